@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from parity_decoders import window
 from parity_decoders.errors import DecodingError
 from parity_decoders.slots import SlotNetwork
-from parity_decoders.transformers import ar, sjd, sjd_coupled, verify
+from parity_decoders.transformers import ar, mtj_draft, sjd, sjd_coupled, verify
 
 SIZES = {
     "vocab_size": 64,
@@ -82,6 +82,40 @@ def test_rows_may_end_and_be_guided(model):
     assert found.tokens < 8 * 48
 
 
+@pytest.mark.parametrize("decoder", [sjd_coupled, sjd])
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16, "meta"], ids=str)
+def test_defaults_of_torch_change_no_verdict(model, decoder, default):
+    expected = str(verify(model, PROMPTS, decoder, **KEYWORDS))
+    before = torch.get_default_dtype()
+    try:
+        if default == "meta":
+            torch.set_default_device(default)
+        else:
+            torch.set_default_dtype(default)
+        assert str(verify(model, PROMPTS, decoder, **KEYWORDS)) == expected
+    finally:
+        torch.set_default_dtype(before)
+        torch.set_default_device(None)
+
+
 def test_plain_decoding_is_not_verified():
     with pytest.raises(DecodingError, match="plain decoding itself"):
         verify(None, PROMPTS, ar)
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {"compile": False, "capture": False, "width": 2}, {"draft": 1}])
+def test_keywords_of_this_package_are_those_of_the_decoder_alone(model, monkeypatch, options, capsys):
+    """Plain decoding, to which it is compared, is neither compiled nor captured."""
+    compiled = []
+
+    def compile_nothing(run, **_):
+        compiled.append(run)
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    decoder = mtj_draft if "draft" in options else sjd_coupled
+    given = {"draft_model": model} if "draft" in options else options
+    found = verify(model, PROMPTS, decoder, **KEYWORDS, **given)
+    assert not found.is_fault, found
+    assert len(compiled) == bool(options.get("compile"))
+    assert "capture" not in capsys.readouterr().err

@@ -113,7 +113,7 @@ class Noise:
         keys = self._words(self.streams[USES.index(use)]).reshape(-1, *[1] * (index.ndim - 1))
         stream = _mix((self._words(index) * one ^ keys) + golden)
         if self.array:
-            x = torch.empty(*stream.shape, n, dtype=dtype)
+            x = torch.empty(*stream.shape, n, dtype=dtype, device=self.keys.device)
             _mix_blocks(stream.reshape(-1, 1), self.counters[:n], x.numpy().reshape(-1, n))
         else:
             x = _mix(stream[..., None] + self.counters[:n]).to(dtype)
@@ -158,4 +158,5 @@ def counted_noise(
     if not whole or not -(1 << 63) <= seed < 1 << 64:
         raise DecodingError(f"seed: {seed!r}; allowed: a whole number from -2**63 to 2**64 - 1")
     keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
-    return Noise(_mix(keys * GOLDEN + torch.tensor(_wrap_to_int64(int(seed))) * MIX2), dtype)
+    # a product of tensors wraps modulo 2^64
+    return Noise(_mix(keys * GOLDEN + torch.full_like(keys, _wrap_to_int64(int(seed))) * MIX2), dtype)

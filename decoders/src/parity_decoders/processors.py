@@ -81,7 +81,9 @@ def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: in
         if function is not None:
             name = f"prefix_allowed_tokens_fn {getattr(function, '__name__', type(function).__name__)}"
         refusal = f"{name}: keeps a state; allowed: functions of the tokens before a slot"
-        scores = torch.randn(len(prompts), vocab, generator=torch.Generator().manual_seed(0)).to(prompts.device)
+        generator = torch.Generator().manual_seed(0)
+        scores = torch.randn(len(prompts), vocab, generator=generator, dtype=torch.float32, device="cpu")
+        scores = scores.to(prompts.device)
 
         def ask(ids: Tensor, processor: Any = processor, scores: Tensor = scores) -> Tensor:
             """Return the scores [B, V] that the processor gives after ids [B, n]."""

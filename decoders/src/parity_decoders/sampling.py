@@ -155,7 +155,8 @@ class Sampled:
             logits = top_p_filter(logits, s.top_p)
         if self.grammar:
             forced = self.forced[(positions + 1).clamp(max=self.length - 1)][..., None]
-            one_hot = torch.where(torch.arange(self.vocab, device=logits.device) == forced, 0.0, float("-inf"))
+            is_forced = torch.arange(self.vocab, device=logits.device) == forced
+            one_hot = torch.where(is_forced, logits.new_zeros(()), float("-inf"))
             logits = torch.where(forced >= 0, one_hot, logits)
         return logits
 

@@ -18,10 +18,13 @@ from parity_decoders.layout import ALIGNED, CacheLayout
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
 MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of so many slots, by device
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
-# models that passed `check_slots`: whether they were in training mode, and the size of their vocabulary
-checked: WeakKeyDictionary[Any, tuple[bool, int]] = WeakKeyDictionary()
-# the shortest prompt and the longest text with which a model passed `compare_lengths`
-compared: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+COARSE = 0.2  # the same where a model computes in bfloat16, which has 8 significant bits, or the like
+# outputs that a configuration may ask of every forward: decoders read none, and some fail beside a mask of slots
+OUTPUTS = ("output_attentions", "output_hidden_states", "output_router_logits")
+# models that passed `check_slots`: what they were then (`describe`), and the size of their vocabulary
+checked: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+# models that passed `compare_lengths`: what they were then, the shortest and longest prompt, and the longest text
+compared: WeakKeyDictionary[Any, tuple[int, int, int, int]] = WeakKeyDictionary()
 # Rotary tables that depend on the length of what is in a pass: key of the configuration with the length up to which
 # they do not. Those of longrope are two, one for all longer passes.
 LENGTHS = {
@@ -126,8 +129,9 @@ def find_windows(model: Any) -> list[int | None]:
         raise DecodingError(f"{name}: attn_implementation {config._attn_implementation!r}; allowed: 'sdpa', 'eager'")
     layers = DynamicCache(config=config).layers or [DynamicLayer()] * config.num_hidden_layers
     unsupported = {type(layer).__name__ for layer in layers} - {"DynamicLayer", "DynamicSlidingWindowLayer"}
-    named = [*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())]
-    unsupported |= {*named} - {"full_attention", "sliding_attention", "global"}
+    if getattr(config, "attention_layers", None):  # GPT-Neo
+        raise DecodingError(f"{name}: layers with a causal mask of their own; allowed: layers that take a mask")
+    unsupported |= {*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"}
     shares_keys = bool(getattr(config, "num_kv_shared_layers", 0))
     if unsupported or shares_keys:
         found = ", ".join(sorted(unsupported)) or "layers that share keys"
@@ -137,6 +141,41 @@ def find_windows(model: Any) -> list[int | None]:
         allowed = ", ".join(sorted(SLIDING))
         raise DecodingError(f"{name}: a sliding window in {config.model_type!r}; allowed: none, or one of {allowed}")
     return windows
+
+
+def list_options(model: Any) -> dict[str, bool]:
+    """List the keywords by which a model's forward returns logits and no more, whatever its configuration asks for."""
+    parameters = inspect.signature(model.forward).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    configs = (model.config, model.config.get_text_config(decoder=True))
+    asked = [key for key in OUTPUTS if any(getattr(config, key, False) for config in configs)]
+    return {"return_dict": True} | {key: False for key in asked if takes_all or key in parameters}
+
+
+def name_cache(model: Any) -> str:
+    """Name the keyword of a cache: transformers 5.24 renames it, and a model with code of its own may have either."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def compute_logits(model: Any, ids: Tensor, **inputs: Any) -> Tensor:
+    """Compute the logits [B, S, V] that follow ids [B, S] by the model's own forward, without a cache unless `inputs`,
+    further ones, have one."""
+    logits: Tensor = model(input_ids=ids, **{"use_cache": False} | inputs | list_options(model)).logits
+    return logits
+
+
+def count_positions(model: Any) -> int | None:
+    """Count the positions of a model that looks them up in a table, learned or computed once; None if it has no
+    table. Some tables have up to two rows more, for padding."""
+    count = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    words = model.get_input_embeddings()
+    for module in model.modules():
+        is_own = type(module).__module__.startswith("transformers.")  # others may make their tables longer
+        tables = [module.weight] if isinstance(module, torch.nn.Embedding) and module is not words else []
+        tables += [x for x in module.buffers(recurse=False) if is_own and x.ndim == 2 and x.is_floating_point()]
+        if count and any(count <= len(table) <= count + 2 for table in tables):
+            return int(count)
+    return None
 
 
 class SlotNetwork(CacheLayout):
@@ -161,8 +200,9 @@ class SlotNetwork(CacheLayout):
         Raises DecodingError: see `find_windows`."""
         super().__init__(pad(unpadded, (0, length), value=False), ids.shape[1], length)
         self.model = model
-        # transformers 5.24 renames the keyword; a model with code of its own may have either
-        self.cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        self.cache_keyword = name_cache(model)
+        self.options = list_options(model)
+        self.positions = count_positions(model)
         self.windows = find_windows(model)
         self.window = next(filter(None, self.windows), None)
         self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
@@ -182,13 +222,14 @@ class SlotNetwork(CacheLayout):
         visible = pad(visible, (0, -visible.shape[2] % self.cache.aligned))
         self.cache.slots = slots
         self.cache.end = visible.shape[2]
-        options: dict[str, Any] = {self.cache_keyword: self.cache}
+        options: dict[str, Any] = self.options | {self.cache_keyword: self.cache}
         if last_only and self.model._supports_logits_to_keep():
             options["logits_to_keep"] = 1
         return self.model(
             input_ids=tokens,
             attention_mask=self.make_mask(slots, places, visible),
-            position_ids=(places - self.padding).clamp(min=0),
+            # a slot whose logits nobody reads, or a draft, may stand after the last position
+            position_ids=(places - self.padding).clamp(0, self.positions and self.positions - 1),
             use_cache=True,
             **options,
         ).logits
@@ -232,40 +273,116 @@ class SlotNetwork(CacheLayout):
         self.cache.copy_slots(row, self.live + node, slot)
 
 
+def find_precision(model: Any) -> torch.dtype:
+    """Find the dtype of fewest bytes in which a model keeps weights or computes."""
+    device = model.get_input_embeddings().weight.device.type
+    dtypes = [parameter.dtype for parameter in model.parameters()]
+    if torch.is_autocast_enabled(device):
+        dtypes.append(torch.get_autocast_dtype(device))
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was set for a backend alone
+        exact = False
+    if torch.float32 in dtypes and not exact:
+        dtypes.append(torch.float16)  # TensorFloat-32 has as many significant bits
+    return min(dtypes, key=lambda dtype: dtype.itemsize)
+
+
+def describe(model: Any) -> int:
+    """Return a number that is another if a model's layers, sizes, dtypes, modes, hooks or settings are others, of
+    which `check_slots` is to be asked anew."""
+    modules = [
+        (type(m), m.training, id(m.__dict__.get("forward")), *m._forward_hooks, -1, *m._forward_pre_hooks)
+        for m in model.modules()
+    ]
+    weights = [(parameter.shape, parameter.dtype, parameter.device) for parameter in model.parameters()]
+    config = model.config.get_text_config(decoder=True)
+    settings = (repr(model.config.to_dict()), config._attn_implementation, find_precision(model))
+    return hash((*modules, *weights, *settings))
+
+
+def has_hooks(model: Any) -> bool:
+    """Return whether anything was hung into the forward of a model's modules: hooks, or another forward. Those of
+    accelerate, which place weights, do not count."""
+    return any(
+        m._forward_hooks or m._forward_pre_hooks or ("forward" in m.__dict__ and not hasattr(m, "_hf_hook"))
+        for m in model.modules()
+    )
+
+
+def name_model(model: Any) -> str:
+    """Name a model for a message, with what may change its distributions from pass to pass."""
+    training = " in training mode" if any(module.training for module in model.modules()) else ""
+    return f"model {type(model).__name__}{training}{' with hooks' if has_hooks(model) else ''}"
+
+
+def compute_stepwise(model: Any, ids: Tensor, first: int) -> Tensor:
+    """Compute the logits [B, S, V] that follow ids [B, S] as `generate` does: in a pass over the first tokens, then in
+    passes over one."""
+    keyword, cache = name_cache(model), DynamicCache(config=model.config.get_text_config(decoder=True))
+    logits = []
+    for start, end in ((0, first), *((n, n + 1) for n in range(first, ids.shape[1]))):
+        places = {"position_ids": torch.arange(start, end, device=ids.device)[None].expand(len(ids), -1)}
+        given = {"attention_mask": torch.ones_like(ids[:, :end]), "use_cache": True, keyword: cache}
+        logits.append(compute_logits(model, ids[:, start:end], **given, **places))
+    return torch.cat(logits, 1)
+
+
 @torch.inference_mode()
 def check_slots(model: Any) -> int:
-    """Compare a `SlotNetwork` of this model, on a window and a tree of random tokens, with the model's own forward,
-    once for each model. Returns the number of tokens of its logits.
+    """Compare a model's own forward over nine random tokens with its passes over one, as in `generate`, and with those
+    of a `SlotNetwork` over a window, a tree and one token, once for each model as it is (`describe`). Returns the
+    number of tokens of its logits.
 
-    Raises DecodingError if log-probabilities differ: then the model reads its mask, cache or positions in another way,
-    or drops features at random.
+    Raises DecodingError if log-probabilities differ: then the model, or a hook in it, reads its mask, cache or
+    positions in another way, treats some tokens of a pass or some passes as others are not, or drops features at
+    random.
     """
-    training, size = checked.get(model, (None, 0))
-    if training == model.training:
+    state = describe(model)
+    before, size = checked.get(model, (None, 0))
+    if before == state:
         return size
     find_windows(model)
-    vocab = model.get_input_embeddings().weight.shape[0]
-    device = model.get_input_embeddings().weight.device
-    ids = torch.randint(vocab, (2, 9), generator=torch.Generator().manual_seed(0)).to(device)
-    truth = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-    network = SlotNetwork(model, ids[:, :4], torch.ones_like(ids[:, :4], dtype=torch.bool), 5)
-    positions = torch.arange(-1, 5, device=device).expand(2, -1)
-    found = [network.logits(ids[:, 3:6], positions[:, :3])]
-    found.append(network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1)))
-    mode = " in training mode" if model.training else ""
-    check_laws(torch.cat(found, 1), truth[:, 3:], f"model {type(model).__name__}{mode}: laws behind a window")
-    checked[model] = model.training, truth.shape[-1]
+    embeddings = model.get_input_embeddings().weight
+    device, name = embeddings.device, name_model(model)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(embeddings), (2, 9), generator=generator, device="cpu").to(device)
+    try:
+        truth = compute_logits(model, ids, attention_mask=torch.ones_like(ids))
+        steps = compute_stepwise(model, ids[:, :7], 5)
+        network = SlotNetwork(model, ids[:, :4], torch.ones_like(ids[:, :4], dtype=torch.bool), 5)
+        positions = torch.arange(-1, 5, device=device).expand(2, -1)
+        window = network.logits(ids[:, 3:6], positions[:, :3])
+        tree = network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1))
+        one = network.logits(ids[:, 6:7], positions[:, 3:4])
+    except (DecodingError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+        raise DecodingError(
+            f"{name}: a pass over slots of a cache raised {cause}; allowed: a forward that takes a mask of each slot "
+            "[B, 1, S, T], position_ids and a cache"
+        ) from error
+    found = torch.cat([steps, window, tree, one], 1)
+    expected = torch.cat([truth[:, :7], truth[:, 3:], truth[:, 6:7]], 1)
+    check_laws(model, found, expected, f"{name}: distributions in passes over a few tokens")
+    if truth.shape[-1] > len(embeddings):
+        raise DecodingError(
+            f"{name}: logits of {truth.shape[-1]} tokens, of which {len(embeddings)} have embeddings; allowed: as many"
+        )
+    checked[model] = state, truth.shape[-1]
     return truth.shape[-1]
 
 
-def check_laws(found: Tensor, truth: Tensor, name: str) -> None:
-    """Raise DecodingError that names `name` if the log-probabilities of two tensors of logits [..., V] differ by more
-    than rounding. Logits that are NaN or infinite in the truth are not compared; if all are, that is an error."""
+def check_laws(model: Any, found: Tensor, truth: Tensor, name: str) -> None:
+    """Raise DecodingError that names `name` if the log-probabilities of two tensors of logits [..., V] of a model
+    differ by more than rounding. Logits that are NaN or infinite in the truth are not compared; if all are, that is an
+    error."""
     is_number = truth.isfinite()
     if not bool(is_number.any()):
         raise DecodingError(f"{name}: the model's logits are NaN or infinite; allowed: numbers")
     found, truth = (x.masked_fill(~is_number, -torch.inf) for x in (found, truth))
-    limit = TOLERANCE if truth.dtype == torch.float32 else 0.2  # bfloat16 has 8 significant bits
+    limit = TOLERANCE if min(find_precision(model).itemsize, truth.dtype.itemsize) >= 4 else COARSE
     difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1))[is_number].abs().max())
     if not difference <= limit:
         raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit}")
@@ -316,20 +433,31 @@ def check_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
                 f"model {type(model).__name__}: {end} tokens with rope_type {kind!r}; allowed: at most {limit} "
                 f"({LENGTHS[kind]}) with the prompt{above}"
             )
-    if not type(model).__module__.startswith("transformers."):
-        compare_lengths(model, shortest, end)
+    if not type(model).__module__.startswith("transformers.") or has_hooks(model):
+        compare_lengths(model, shortest, longest, end)
 
 
 @torch.inference_mode()
-def compare_lengths(model: Any, shortest: int, end: int) -> None:
-    """Raise DecodingError if the law behind `shortest` random tokens is another in a pass over `end` tokens. Models are
-    compared once, and again for a shorter prompt or a longer text."""
-    first, last = compared.get(model, (end, 0))
-    if first <= shortest and end <= last:
-        return
+def compare_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
+    """Raise DecodingError if the distribution after `shortest` random tokens is another in a pass over `end` tokens, or
+    that after `longest` in a pass over one. Models are compared once as they are, and again for a shorter or longer
+    prompt or a longer text."""
+    state = describe(model)
+    before, *known = compared.get(model, (None, 0, 0, 0))
+    if before == state:
+        if known[0] <= shortest and longest <= known[1] and end <= known[2]:
+            return
+        shortest, longest, end = min(known[0], shortest), max(known[1], longest), max(known[2], end)
+    most = count_positions(model) or end
+    shortest, longest, end = min(shortest, most), min(longest, most), min(end, most)
     weight = model.get_input_embeddings().weight
-    ids = torch.randint(len(weight), (1, end), generator=torch.Generator().manual_seed(0)).to(weight.device)
-    truth = model(input_ids=ids[:, :shortest], use_cache=False).logits[:, -1]
-    found = model(input_ids=ids, use_cache=False).logits[:, shortest - 1]
-    check_laws(found, truth, f"model {type(model).__name__}: laws in a pass over {end} tokens")
-    compared[model] = min(first, shortest), max(last, end)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(weight), (1, end), generator=generator, device="cpu").to(weight.device)
+    found = compute_logits(model, ids)
+    truth = compute_logits(model, ids[:, :shortest])
+    name = f"{name_model(model)}: distributions in a pass over"
+    check_laws(model, found[:, shortest - 1], truth[:, -1], f"{name} {end} tokens")
+    network = SlotNetwork(model, ids[:, :longest], torch.ones_like(ids[:, :longest], dtype=torch.bool), 1)
+    one = network.logits(ids[:, longest - 1 : longest], torch.full_like(ids[:, :1], -1))
+    check_laws(model, one[:, -1], found[:, longest - 1], f"{name} one token after {longest - 1}")
+    compared[model] = state, shortest, longest, end

@@ -33,14 +33,23 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Cache
+from transformers import Cache, MaxLengthCriteria
 from transformers.utils import ModelOutput
 
 from parity_decoders.captured import capture, compile_passes
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
-from parity_decoders.slots import SlotNetwork, check_inputs, check_laws, check_lengths, check_slots
+from parity_decoders.slots import (
+    SlotNetwork,
+    check_inputs,
+    check_laws,
+    check_lengths,
+    check_slots,
+    compute_logits,
+    count_positions,
+    name_model,
+)
 from parity_decoders.undefined import Undefined
 
 METHODS = (
@@ -78,6 +87,8 @@ class Request:
 
 
 KEYWORDS = {field.name: field.default for field in fields(Request) if field.default is not MISSING}
+OF_GENERATE = ("logits_processor", "stopping_criteria", "generation_config")
+OWN = tuple(key for key in KEYWORDS if key not in OF_GENERATE)  # keywords that this package adds
 
 
 @dataclass
@@ -153,9 +164,11 @@ class GenerateModel:
         """Raise DecodingError if what follows the padded unconditional prompts is not what `generate` has there: it
         gives the model a mask but no positions, and a model may then count them in its own way."""
         model = self.network.model
-        truth = model(input_ids=guidance.ids, attention_mask=guidance.unpadded, use_cache=False).logits[:, -1]
+        assert guidance.ids is not None
+        truth = compute_logits(model, guidance.ids, attention_mask=guidance.unpadded)[:, -1]
         found = self.network.logits(self.last, torch.full_like(self.last, -1))[self.rows :, -1]
-        check_laws(found, truth, f"model {type(model).__name__}: laws behind padding of negative_prompt_attention_mask")
+        name = f"{name_model(model)}: distributions after padding of negative_prompt_attention_mask"
+        check_laws(model, found, truth, name)
 
     def repeat_tokens(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens and positions [B, S] of all rows of the network, [R, S]. At position -1 stands the last token
@@ -283,16 +296,21 @@ def run_decoder(
             f"{decoder.__name__}: compile or capture with {reader}, which reads the tokens before a slot; "
             "allowed: processors of scores alone"
         )
-    seed = int(torch.randint(2**62, ())) if request.seed is None else request.seed
+    seed = int(torch.randint(2**62, (), device="cpu")) if request.seed is None else request.seed
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
     noise.array = noise.array and not static  # a graph has no calls of numpy
+    longest = int(unpadded.sum(1).max())
+    if guidance is not None and guidance.ids is not None:
+        longest = max(longest, guidance.ids.shape[1])
+    length, refusal = limit_length(decoder.__name__, model, longest, length, request.stopping_criteria)
     target = GenerateModel(model, input_ids, unpadded, length, request.width, law, static)
     check_processors(processors, input_ids, target.vocab)
     if request.draft_model is not None:
         target.draft = GenerateModel(request.draft_model, input_ids, unpadded, length, request.width, law, static)
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
-    result = Result(target, length, request.stopping_criteria, request.stream, find_padding_token(config))
+    padding_token = find_padding_token(config)
+    result = Result(target, length, request.stopping_criteria, request.stream, padding_token, refusal)
     steps = decoder(target, input_ids[:, -1], noise=noise, **options)
     if request.compile:
         compile_passes(steps)
@@ -302,6 +320,22 @@ def run_decoder(
         if result.take(step):
             break
     return result.finish(config.return_dict_in_generate)
+
+
+def limit_length(name: str, model: Any, longest: int, length: int, criteria: Any) -> tuple[int, str | None]:
+    """Return how many of `length` new tokens a model has positions for after a prompt of `longest` tokens, and if that
+    is fewer, why a row that has not stopped by then cannot go on. The last token needs no position: nothing reads it.
+    Raises DecodingError if no row can go on to its end, because no criterion stops it before."""
+    positions = count_positions(model)
+    if positions is None or longest + length <= positions + 1:
+        return length, None
+    refusal = (
+        f"{name}: {longest + length} tokens with the prompt, and model {type(model).__name__} has {positions} "
+        f"positions; allowed: at most {positions + 1} tokens, or criteria that stop every row before"
+    )
+    if longest > positions or all(isinstance(criterion, MaxLengthCriteria) for criterion in criteria):
+        raise DecodingError(refusal)
+    return positions + 1 - longest, refusal
 
 
 def refuse_others(name: str, model: Any, request: Request) -> None:
@@ -374,19 +408,22 @@ def find_padding_token(config: Any) -> int:
     token; 0 if there is neither."""
     for token in (config.pad_token_id, config.eos_token_id):
         if token is not None:
-            return int(torch.as_tensor(token).flatten()[0])
+            return int(torch.as_tensor(token, device="cpu").flatten()[0])
     return 0
 
 
 class Result:
     """The rows of a batch while they are decoded: their tokens, where each stops, its passes and nodes."""
 
-    def __init__(self, model: GenerateModel, length: int, criteria: Any, stream: Any, pad: int):
+    def __init__(
+        self, model: GenerateModel, length: int, criteria: Any, stream: Any, pad: int, refusal: str | None = None
+    ):
         """Make room for `length` new tokens after the model's prompts [B, P], and send the prompts to the streamer
         `stream`, if any.
 
         criteria: transformers' stopping criteria; pad: the token that fills a row after its end, if one of them is an
-        end token; without one a row goes on until all have stopped, as in `generate`.
+        end token; without one a row goes on until all have stopped, as in `generate`; refusal: what to say of a row
+        that no criterion has stopped after `length` tokens, if it cannot end there.
         """
         self.model = model
         prompts = model.prompts
@@ -399,6 +436,7 @@ class Result:
         self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
         self.frontiers: list[list[int]] = []  # after each pass: final tokens of each row before its first open position
         self.evaluated: list[Tensor] = []  # [B], of each pass
+        self.refusal = refusal
         self.prefix = P
         self.length = length
         self.criteria = criteria
@@ -410,7 +448,7 @@ class Result:
     def take(self, step: Any) -> bool:
         """Add one step of a decoder: write its tokens, note its nodes, and ask the stopping criteria about each column
         that all rows have now reached. Returns whether all rows have stopped. Raises DecodingError for a token that was
-        drawn from logits without a distribution."""
+        drawn from logits without a distribution, and for a row that cannot go on (`refusal`)."""
         positions = step.find_places(self.length)
         self.drafts.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
         self.filled.scatter_(1, positions, True)
@@ -448,6 +486,8 @@ class Result:
         if self.stream is not None:
             self.stream.put(column.cpu())
         for b, stops in enumerate(self.criteria(self.ids[:, : self.prefix + self.asked], None).tolist()):
+            if self.refusal and not stops and self.end[b] is None and self.asked == self.length:
+                raise DecodingError(self.refusal)
             if self.end[b] is None and (stops or self.asked == self.length):
                 self.end[b] = self.asked
 
@@ -459,12 +499,12 @@ class Result:
             self.stream.end()
         if not as_dict:
             return sequences
-        ends = torch.tensor(self.end)
-        running = torch.tensor(self.frontiers).roll(1, 0) < ends  # [passes, B] before each pass
+        ends = torch.tensor(self.end, device="cpu")
+        running = torch.tensor(self.frontiers, device="cpu").roll(1, 0) < ends  # [passes, B] before each pass
         running[0] = True
         passes = running.sum(0)
         nodes = (running * torch.stack(self.evaluated)).sum(0)
-        return Decoded(sequences, passes, nodes, ends / passes)
+        return Decoded(sequences, passes, nodes, ends.float() / passes)
 
 
 def convert_options(method: str, decoder: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from parity_decoders.races import (
     measure_rounding,
     place_leads,
 )
+from parity_decoders.slots import compute_logits, find_precision
 from parity_decoders.verification import make_law
 
 
@@ -53,7 +54,8 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
     }
     inputs = {"input_ids": inputs} if torch.is_tensor(inputs) else dict(inputs)
     given = {"do_sample": True, **inputs, **keywords, "seed": seed, "return_dict_in_generate": False}
-    of_plain = {key: value for key, value in given.items() if key not in {*is_option, "draft_model"}}
+    of_decoder = {*is_option, "draft_model", "compile", "capture"}
+    of_plain = {key: value for key, value in given.items() if key not in of_decoder}
     drawn = model.generate(**given, custom_generate=decoder)
     leads: list[tuple[Tensor, Tensor]] = []
 
@@ -63,13 +65,13 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
 
     plain = model.generate(**of_plain, custom_generate=transformers.wrap_decoder(ar))
     laws = OwnLaws(model)
-    own = ("seed", "width", "stream")  # keywords of this package
-    model.generate(**{key: value for key, value in of_plain.items() if key not in own}, custom_generate=laws.begin)
+    of_generate = {key: value for key, value in of_plain.items() if key not in transformers.OWN}
+    model.generate(**of_generate, custom_generate=laws.begin)
     length = max(plain.shape[1], drawn.shape[1]) - laws.prompts.shape[1]
     noise = counted_noise(seed, range(len(plain)), torch.float32, plain.device)
     looked = laws.look(plain, length, noise)
     guidance = laws.law.guidance.scale if laws.law.guidance else 1.0
-    rounding = measure_rounding(looked, place_leads(leads, length), model.dtype, guidance)
+    rounding = measure_rounding(looked, place_leads(leads, length), find_precision(model), guidance)
     module = importlib.import_module(f"parity_decoders.discrete.{name}")
     coupled: dict[str, Any] | None = getattr(module, "COUPLED_WITH", None)
     options = {**is_option, **keywords}
@@ -101,7 +103,7 @@ class OwnLaws:
         if guidance:
             self.ids, self.mask, self.padding = transformers.add_unconditional(self.ids, self.mask, guidance)
         ends = generation_config.eos_token_id
-        self.ends = torch.as_tensor([] if ends is None else ends, device=input_ids.device).flatten()
+        self.ends = torch.as_tensor([] if ends is None else ends, dtype=torch.long, device=input_ids.device).flatten()
         return input_ids
 
     def find_drawn(self, sequences: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -120,9 +122,8 @@ class OwnLaws:
         ids = torch.cat([self.ids[rows], before], 1)
         mask = torch.cat([self.mask[rows], torch.ones_like(before).bool()], 1)
         positions = (torch.arange(ids.shape[1], device=ids.device) - self.padding[rows, None]).clamp(min=0)
-        found = self.model(input_ids=ids, attention_mask=mask.long(), position_ids=positions, use_cache=False)
-        logits: Tensor = found.logits[:, -len(tokens) :]
-        return logits
+        logits = compute_logits(self.model, ids, attention_mask=mask.long(), position_ids=positions)
+        return logits[:, -len(tokens) :]
 
     def compute(self, tokens: Tensor) -> Iterator[Tensor]:
         """Yield for each row of tokens [B, L] the laws [L, V] of its tokens, each given those before it."""
@@ -166,6 +167,6 @@ class OwnLaws:
             return torch.where(is_drawn[row][:, None], p, certain)[None]
 
         settings: dict[str, Any] = {"rng": np.random.default_rng(0), "chunk": 1, "strict": False}
-        with result_rows.set_alpha(LEVEL):
+        with result_rows.set_alpha(LEVEL), torch.device("cpu"):  # the tests make tensors on the default device
             rows = teacher_forced.run_battery(tokens.cpu().numpy(), compute_laws, length, **settings)
         return judge_tests(name, rows, lossless, len(tokens))

@@ -56,7 +56,7 @@ def assd_quadratic(
     V = model.vocab
     row, slot = (torch.arange(size, device=n.device) for size in (len(n), k + 1))
     draft = tokens[:, :0]
-    q = torch.zeros(len(n), 0, V, device=n.device)
+    q = torch.zeros(len(n), 0, V, dtype=torch.float32, device=n.device)
     while bool((n < start.end).any()):
         drafts = draft.shape[1]
         remaining = start.end - n

@@ -25,7 +25,9 @@ def shuffle_orders(start: Infilling, keys: Tensor) -> Tensor:
     N, orders = keys.shape[2], keys.shape[1]
     rank = torch.arange(N, device=keys.device)
     is_prompt, is_missing = (rank < end[:, None] for end in (start.begin, start.end))
-    sort_keys = torch.where(is_prompt[:, None], rank / N - 1, torch.where(is_missing[:, None], keys, torch.inf))
+    sort_keys = torch.where(
+        is_prompt[:, None], rank.to(keys.dtype) / N - 1, torch.where(is_missing[:, None], keys, torch.inf)
+    )
     return start.order[:, None].expand(-1, orders, -1).gather(2, sort_keys.argsort(2)).flatten(0, 1)
 
 

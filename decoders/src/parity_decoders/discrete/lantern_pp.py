@@ -94,7 +94,8 @@ def lantern_pp(
     parents, offset = (
         torch.tensor(x, device=start.device).expand(len(start), -1) for x in (shape.parents, shape.depth)
     )
-    children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
+    lists = [torch.tensor(c, dtype=torch.int64, device=start.device) for c in shape.children]
+    children = pad_sequence(lists, True, -1)
     # Each position is decided in a single pass, so its number is enough to key its random numbers.
     exponential = make_races(line, noise)
     uniform = make_trials(line, noise, children.shape[1])

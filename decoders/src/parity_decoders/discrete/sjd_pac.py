@@ -37,11 +37,12 @@ def make_layout(K: int, D: int, W: int) -> Layout:
     first = [sum(K**i for i in range(d)) for d in range(D + 2)]
     check_nodes(f"sjd_pac: branches {K}, depth {D}", first[-1])
     chain = list(range(first[D + 1], first[D + 1] + W - 1 - D))
-    levels = [torch.arange(K ** (d + 1)) // K + first[d] for d in range(D)]
-    tail = torch.tensor([first[D], *chain[:-1]] if chain else [], dtype=torch.int64)
+    above = [first[d] + node // K for d in range(D) for node in range(K ** (d + 1))]
+    tail = [first[D], *chain[:-1]] if chain else []
     offset = [d for d in range(D + 1) for _ in range(K**d)] + list(range(D + 1, W))
-    parents = torch.cat([torch.tensor([-1]), *levels, tail])
-    return Layout(parents, torch.tensor(offset), torch.tensor(first[: D + 1] + chain), first)
+    lists = ([-1, *above, *tail], offset, first[: D + 1] + chain)
+    parents, offsets, ends = (torch.tensor(x, device="cpu") for x in lists)
+    return Layout(parents, offsets, ends, first)
 
 
 def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:

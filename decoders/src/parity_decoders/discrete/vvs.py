@@ -44,7 +44,7 @@ def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float
     # the sum of the cosines of all ordered pairs, those of a sequence with itself included
     total = (by_depth.transpose(1, 2) @ normalize(codes[tree.tokens], dim=-1)).square().sum(-1)
     mean = torch.where(n > 1, (total - n) / (n * (n - 1)).clamp(min=1), 1.0)
-    w = torch.where(n > 0, decay ** torch.arange(depth, device=n.device), 0)
+    w = torch.where(n > 0, decay ** torch.arange(depth, dtype=n.dtype, device=n.device), 0)
     return (w * mean).sum(1) / w.sum(1)
 
 

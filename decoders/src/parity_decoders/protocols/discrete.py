@@ -130,7 +130,7 @@ def find_ancestors(parents: Tensor) -> Tensor:
     """Find the ancestors [B, S, S] bool of tree nodes with parents [B, S], -1 for none: at [b, i, j] whether node j is
     node i or one above it."""
     S = parents.shape[1]
-    reached = torch.eye(S, device=parents.device).repeat(len(parents), 1, 1)
+    reached = torch.eye(S, dtype=torch.float32, device=parents.device).repeat(len(parents), 1, 1)
     reached.scatter_add_(2, parents.clamp(min=0)[..., None], (parents >= 0).float()[..., None])
     for _ in range((S - 1).bit_length()):  # each squaring doubles the reach
         reached = (reached @ reached).clamp_(max=1)
