@@ -50,7 +50,8 @@ def list_rows(config: Config, cells: Sequence[C.Cell]) -> list[Needs]:
                 model,
                 sum(repeats),
                 max(job_resources.memory(config, job) for job in jobs),
-                *(max(job_resources.minutes(config, job, gpu) for job in jobs) for gpu in (True, False)),
+                max(job_resources.minutes(config, job, gpu=True) for job in jobs),
+                max(job_resources.minutes(config, job) for job in jobs),
                 sum(n * job_resources.disk(config, job) for n, job in zip(repeats, jobs, strict=True)),
             )
         )
