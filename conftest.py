@@ -11,26 +11,8 @@ import pytest
 
 from parity.base.machine import cores
 
-LIMIT = 20  # CPU-seconds of a test without the marker `long`
-
 
 @pytest.hookimpl(optionalhook=True)  # optional, as tests run without xdist, too
 def pytest_xdist_auto_num_workers(config):
     """Return how many workers `-n auto` means: as many as there are cores, at most 8, as each takes up to 2 GB."""
     return min(8, cores())
-
-
-def measure_cpu_seconds():
-    """Measure the CPU-seconds of this process and of those that it has waited for."""
-    return sum(os.times()[:4])
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    """Fail a test that took more than LIMIT CPU-seconds, its fixtures aside, and is not marked `long`."""
-    start = measure_cpu_seconds()
-    result = yield
-    seconds = measure_cpu_seconds() - start
-    if seconds > LIMIT and not item.get_closest_marker("long"):
-        pytest.fail(f"took {seconds:.0f} CPU-seconds; allowed: {LIMIT}, or the marker long", pytrace=False)
-    return result

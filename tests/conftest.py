@@ -5,6 +5,11 @@ import hashlib
 from dataclasses import asdict
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# how long an example takes fails nothing
+settings.register_profile("parity", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("parity")
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_an_engine_without_counts_is_certified(tmp_path):
     [
         ("sys.exit('out of memory')", r"request 0: the engine ended .*\(exit code 1\); stderr: out of memory"),
         ("print('hello', flush=True)", "request 0: line 'hello' is no JSON"),
-        ("time.sleep(60)", "request 0: no answer in 2 seconds"),
+        ("time.sleep(10**6)", "request 0: no answer in 0.3 seconds"),
         ("answer['id'] = 7", "request 0: line .*allowed: an object with the request's id"),
         ("answer = {'id': 0, 'error': 'no such prompt'}", "the engine's error: no such prompt"),
         ("answer['tokens'][3][1] = 9", "row 3, position 1: token 9; allowed: 0 to 1; line '{"),
@@ -132,7 +132,12 @@ def test_an_engine_without_counts_is_certified(tmp_path):
 )
 def test_a_failing_engine_is_one_line(tmp_path, answer, message):
     with pytest.raises(ParityError, match=message) as caught:
-        certify_command(write_engine(tmp_path / "engine.py", answer), make_coin_law(), timeout=2, **QUIET)
+        certify_command(
+            write_engine(tmp_path / "engine.py", answer),
+            make_coin_law(),
+            timeout=0.3 if "sleep" in answer else 10**6,
+            **QUIET,
+        )
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
@@ -334,13 +339,13 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
     (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
     words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    for drawn, opening in ((r"100", r"(\d+)"), (r"1\d\d", r"continues after 100 of (\d+)")):
+    for opening in (r"(\d+)", r"continues after \d+ of (\d+)"):
         command = [sys.executable, "-m", "parity_certify", *words]
         with subprocess.Popen(command, cwd=tmp_path, preexec_fn=restore_interrupts, **pipes) as run:
             first = re.match(opening + " sequences, about .*: if it is lossless, expect TV", run.stderr.readline())
             run.send_signal(number)
             out, errors = run.communicate()
-        stopped = rf"stopped after {drawn} of {first[1]} sequences; the same command continues\n"
+        stopped = rf"stopped after \d+ of {first[1]} sequences; the same command continues\n"
         assert out == "" and re.fullmatch(stopped, errors) and run.returncode == 2
 
 

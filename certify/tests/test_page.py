@@ -40,7 +40,7 @@ def run_sampler(tmp_path, name, *flags):
     (tmp_path / "s.py").write_text(SAMPLER)
     command = [sys.executable, "-m", "parity_certify", "sampler", f"s.py:{name}", "--law", "s.py:law", "--vocab", "4"]
     command += ["--length", "2", "--prompts", "[[0]]", "--out", "out", *flags]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -337,36 +336,40 @@ def test_stopping_leaves_the_size_of_the_test():
     assert (2 * np.exp(-J.compute_log_e(wrong, LAW.cells).max(1)) <= 1e-6).all()  # a wrong law is rejected
 
 
-def test_a_budget_is_kept_and_what_could_be_seen_is_said():
+def test_a_budget_is_kept_and_what_could_be_seen_is_said(clock):
     """A slow sampler, a tenth of the sequences that the margin needs: in time, and consistent with the bound."""
 
     def slow(prompts, seed):
         """Draw rightly, taking 2 ms a row."""
-        time.sleep(0.002 * len(prompts))
+        clock.sleep(0.002 * len(prompts))
         return sample_correctly(prompts, seed)
 
-    start = time.monotonic()
     certificate = certify_sampler(slow, LAW, budget=1.5, margin=0.01, **QUIET)
-    assert time.monotonic() - start <= 1.5 and certificate.verdict.kind == "consistent"
+    assert clock.now <= 1.5 and certificate.verdict.kind == "consistent"
     assert certificate.details["n"][0] >= 100
     assert "could not be found; a bound below 0.01 takes about" in certificate.verdict.reason
-    wrong = certify_sampler(sample_first_law, LAW, budget=3, margin=0.01, **QUIET)
+
+    def fast(prompts, seed):
+        """Draw wrongly, taking 10 microseconds a row."""
+        clock.sleep(1e-5 * len(prompts))
+        return sample_first_law(prompts, seed)
+
+    wrong = certify_sampler(fast, LAW, budget=3, margin=0.01, **QUIET)
     assert wrong.verdict.kind == "lossy" and len(wrong.details["n"]) == 2
 
 
-def test_minutes_count_the_repeat_as_well():
+def test_minutes_count_the_repeat_as_well(clock):
     """A rejection that takes longer to repeat than the time has left."""
 
     def slow(prompts, seed):
         """Draw wrongly, taking 4 ms a row."""
-        time.sleep(0.004 * len(prompts))
+        clock.sleep(0.004 * len(prompts))
         return sample_first_law(prompts, seed)
 
     lines: list[str] = []
     settings = QUIET | {"tell": lines.append}
-    start = time.monotonic()
     certificate = certify_sampler(slow, LAW, minutes=1.5 / 60, repeat=100_000, margin=0.01, batch=20, **settings)
-    assert time.monotonic() - start <= 1.7 and len(certificate.details["n"]) == 2
+    assert clock.now <= 1.5 and len(certificate.details["n"]) == 2
     assert "sequences, about" in lines[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 
 from parity_certify import __main__ as command  # noqa: E402
-from parity_certify import certify_sampler, models  # noqa: E402
+from parity_certify import certify_sampler, models, texts  # noqa: E402
 from parity_certify.adapters import transformers as T  # noqa: E402
 from parity_certify.adapters.mending import diagnose_by_mending  # noqa: E402
 from parity_certify.errors import ParityError  # noqa: E402
@@ -186,21 +186,28 @@ def test_an_engine_that_rounds_moves_tokens_over_the_border_of_top_p(tmp_path):
         judge("right", "int8")
 
 
-def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
-    """A budget of half of the time that all texts take: fewer are looked at, and the verdict says how many."""
+def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path, clock, monkeypatch):
+    """A second a text, and a budget of half of the texts: fewer are looked at, and the verdict says how many."""
+    count = texts.Judged.add
+
+    def count_slowly(self, text, tokens):
+        clock.sleep(1)
+        count(self, text, tokens)
+
+    monkeypatch.setattr(texts.Judged, "add", count_slowly)
+    load = T.load_model
+    monkeypatch.setattr(T, "load_model", lambda folder: (clock.sleep(1), load(folder))[1])
     models.save_model(pair[0], tmp_path / "target")
     rows = pair[0].generate(torch.full((800, 1), 2), do_sample=True, top_k=0, max_new_tokens=20, pad_token_id=0)
     lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    complete = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl")
-    none = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=1e-3)
+    none = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=0.5)
     assert none.exit_code == 2 and "on 0 texts; allow more time" in none.verdict.reason
     lines: list[str] = []
-    budget = complete.details["seconds"] / 2
-    partial = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=lines.append)
+    partial = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=400, tell=lines.append)
     n = partial.details["n"][0]
-    assert 40 <= n < 800 and partial.details["tokens"] == 20 * n and partial.verdict.n == n
-    assert partial.details["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in str(partial)
+    assert 300 <= n <= 400 and partial.details["tokens"] == 20 * n and partial.verdict.n == n
+    assert partial.details["seconds"] <= 400 and f"{n} texts of 800: the time was used up" in str(partial)
 
 
 def test_a_greedy_law_is_one_of_certain_tokens(pair):

@@ -149,7 +149,7 @@ class Words:
 def stream_text(llama, options):
     """Generate behind one prompt with the options for a streamer, and return the new tokens and the text that an
     iterator over the streamer gets."""
-    streamer = hf.TextIteratorStreamer(Words(), skip_prompt=True, timeout=5)
+    streamer = hf.TextIteratorStreamer(Words(), skip_prompt=True, timeout=0)  # all of it is there by then
     ids = llama.generate(IDS[1:], **SAMPLE | {"attention_mask": None, "max_new_tokens": 12}, **options(streamer))
     return ids[0, 4:].tolist(), "".join(streamer)
 

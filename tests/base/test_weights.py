@@ -4,8 +4,6 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -326,50 +324,6 @@ def test_a_network_built_without_drawing_equals_the_network(tmp_path, dtype):
     assert net.linear.weight.requires_grad
     x = torch.ones(1, 5, dtype=dtype)
     assert torch.equal(net.linear(x), full.to(dtype).linear(x))
-
-
-MEASURED = """
-import sys, torch
-from pathlib import Path
-from safetensors.torch import save_file
-from parity.base.weights import load_built, save_weights, unpickle
-
-folder = Path(sys.argv[1])
-
-def read_kilobytes(field):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field))
-
-def build():
-    return torch.nn.Sequential(*(torch.nn.Linear(1600, 1600, bias=False) for _ in range(10)))
-
-def measure_peak(file, load):
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    start = read_kilobytes("VmRSS")
-    load()
-    print((read_kilobytes("VmHWM") - start) * 1024 / file.stat().st_size)
-
-state = {f"{i}.weight": torch.full((1600, 1600), i / 32) for i in range(10)}
-file, pickled = folder / "a.safetensors", folder / "a.pt"
-save_file(state, file)
-torch.save({"model": state}, pickled)
-del state
-measure_peak(file, lambda: load_built(build, file, dtype=torch.float32))
-measure_peak(pickled, lambda: save_weights(unpickle(pickled), folder / "converted.safetensors"))
-measure_peak(file, lambda: (build(), load_built(build, file, dtype=torch.float32)))  # must be seen
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks are read from Linux's /proc")
-def test_loading_needs_little_more_than_the_file(tmp_path):
-    """Peak resident memory, files' pages included, in multiples of a file of 102 MB."""
-    environment = os.environ | {
-        "MALLOC_MMAP_THRESHOLD_": "1000000"
-    }  # so that memory which one call frees is given back before the next
-    command = [sys.executable, "-c", MEASURED, tmp_path]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    loading, converting, filled_first = map(float, output.split())
-    assert max(loading, converting) <= 1.25 < 1.9 < filled_first, output
 
 
 def test_a_network_with_values_refuses_integers(tmp_path):

@@ -1,14 +1,18 @@
 """Slurm's profiles are read whole; results in object storage: a second run finds nothing to do there."""
 
+import importlib.util
+import logging
 import re
 import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from tests.workflow.conftest import TINY, copy_project, count_jobs
+from tests.workflow.conftest import ALL_KINDS, TINY, copy_project, count_jobs
 
 ONE = TINY.replace("limit: 4, shards: 2", "limit: 4, shards: 1").replace("    sjd: [{window: 16}]\n", "")
 ONE = ONE.replace("  prompts:", "  reference_images: 64\n  prompts:")
@@ -38,7 +42,7 @@ def endpoint():
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        for _ in range(300):
+        while server.poll() is None:
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
                     break
@@ -62,7 +66,7 @@ def run_snakemake(project, endpoint):
     command += ["--default-storage-provider", "s3", "--default-storage-prefix", "s3://parity/run"]
     command += ["--storage-s3-endpoint-url", endpoint, "--storage-s3-region", "us-east-1"]
     command += ["--storage-s3-access-key", "a", "--storage-s3-secret-key", SECRET]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=1800)
+    return subprocess.run(command, cwd=project, capture_output=True, text=True)
 
 
 @pytest.mark.long
@@ -87,16 +91,53 @@ def test_object_storage_holds_the_results_of_a_folder_once(tmp_path, endpoint):
         assert count_jobs(again) == 0, again.stderr
 
 
-@pytest.mark.parametrize("profile", ["slurm", "slurm-site"])
-def test_a_dry_run_accepts_the_profile(profile, tmp_path):
-    pytest.importorskip("snakemake_executor_plugin_slurm", reason="no executor plugin: uv run --extra cluster")
-    flags = ["--profile", f"profiles/{profile}", "--configfile", "tiny.yaml", "--dry-run"]
+needs_slurm = pytest.mark.skipif(
+    not importlib.util.find_spec("snakemake_executor_plugin_slurm"), reason="no executor plugin: uv run --extra cluster"
+)
+
+
+def list_resources(project, profile):
+    """List what each job of every.yaml would ask for under a profile, (rule, {resource: value}), by a dry run."""
+    flags = ["--profile", f"profiles/{profile}", "--configfile", "every.yaml", "--dry-run", "companions", "all"]
     command = [sys.executable, "-m", "snakemake", *flags]
-    finished = subprocess.run(command, cwd=copy_project(tmp_path), capture_output=True, text=True, check=False)
+    finished = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     output = finished.stdout + finished.stderr
     assert finished.returncode == 0, output[-2000:]
-    rules = re.findall(r"^rule (\w+):.*?resources: (.*?)$", output, re.MULTILINE | re.DOTALL)
-    assert "decode" in dict(rules)
-    if profile == "slurm-site":
-        for rule, resources in rules:
-            assert f"slurm_partition={'gpu' if 'gpu=' in resources else 'cpu'}" in resources, rule
+    jobs = re.findall(r"^ *rule (\w+):.*?resources: (.*?)$", output, re.MULTILINE | re.DOTALL)
+    return [(rule, dict(pair.split("=", 1) for pair in asked.split(", "))) for rule, asked in jobs]
+
+
+@needs_slurm
+@pytest.mark.parametrize("profile", ["slurm", "slurm-site"])
+def test_every_job_gets_a_partition_by_whether_it_has_a_device(profile, tmp_path):
+    """Every rule with a device, and without; `--exclusive` for the job that times others. No partition has both."""
+    from snakemake_executor_plugin_slurm.partitions import get_best_partition, read_partition_file
+
+    project = copy_project(tmp_path)
+    config = yaml.safe_load(ALL_KINDS)
+    config["image"] |= {"companions": {"draft": {"steps": 2}}, "methods": {"ar": [{}], "vvs": [{}]}}
+    (project / "every.yaml").write_text(yaml.safe_dump(config))
+    jobs = list_resources(project, profile)
+    with_device = {rule for rule, asked in jobs if "gpu" in asked}
+    written = {  # rules of the workflow's files that name the resource
+        rule
+        for file in (project / "workflow/rules").glob("*.smk")
+        for rule, body in re.findall(r"^rule (\w+):(.*?)(?=^\S|\Z)", file.read_text(), re.MULTILINE | re.DOTALL)
+        if re.search(r"^ +gpu=gpu,", body, re.MULTILINE)
+    }
+    assert {"decode", "captions", "reference", "speed", "companion", "drafted_trees"} <= written & with_device
+    assert not {rule for rule, asked in jobs if "gpu" not in asked} & written
+    assert {rule for rule, asked in jobs if asked.get("slurm_extra") == "--exclusive"} == {"speed"}
+    settings = yaml.safe_load((project / f"profiles/{profile}/profile.yaml").read_text())
+    assert "set-resources" not in settings  # a list of rules would lack those that are added
+    if profile == "slurm":
+        return
+    partitions = read_partition_file(project / settings["slurm-partition-config"])
+    log = logging.getLogger()
+    for rule, asked in jobs:
+        if "gpu" in asked:  # a dry run counts this machine's devices, a run on Slurm 1
+            asked = asked | {"gpu": "1"}
+        job = SimpleNamespace(name=rule, threads=1, resources=asked)
+        assert get_best_partition(partitions, job, log) == ("gpu" if "gpu" in asked else "cpu"), rule
+    without = [one for one in partitions if not one.limits.max_gpu]
+    assert get_best_partition(without, SimpleNamespace(name="decode", threads=1, resources={"gpu": "1"}), log) is None

@@ -185,7 +185,7 @@ def test_a_shard_is_read_back_with_columns_as_attributes(tmp_path):
         _ = shard.nodes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(share=st.floats(0, 1, exclude_max=True), damage=st.sampled_from(["flip", "cut"]))
 def test_damage_is_a_named_error_or_changes_nothing(tmp_path_factory, share, damage):
     """With a flipped byte or a cut file, read_shard names the damaged file or returns the same tokens."""

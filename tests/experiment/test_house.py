@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from types import SimpleNamespace
 
 import pytest
 
@@ -58,16 +57,6 @@ def test_the_table_of_folders_has_every_stage_in_order():
     assert re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE) == [
         s for s in STAGES if (ROOT / "src/parity" / s).is_dir()
     ]
-
-
-@pytest.mark.parametrize(("limit", "is_long", "fails"), [(-1, False, True), (-1, True, False), (1e9, False, False)])
-def test_a_test_that_takes_long_without_the_marker_fails(pytestconfig, monkeypatch, limit, is_long, fails):
-    (suite,) = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "LIMIT"))
-    wrapper = suite.pytest_runtest_call(SimpleNamespace(get_closest_marker=lambda name: is_long))
-    next(wrapper)
-    with monkeypatch.context() as patch, pytest.raises(pytest.fail.Exception if fails else StopIteration):
-        patch.setattr(suite, "LIMIT", limit)
-        wrapper.send(None)
 
 
 LOCK = ROOT / "envs/requirements.txt"

@@ -113,6 +113,23 @@ def test_an_unknown_repository_is_named(tmp_path):
     assert networks["net"].parameters == 7_043_090_432
 
 
+@pytest.mark.parametrize("seconds", [1, 60, 600, 36_000])
+def test_seconds_of_timing_are_counted_in_minutes(seconds):
+    """At two batches, a minute for each 60 seconds, beside the least that decoding takes."""
+    raw = yaml.safe_load(ALL_KINDS)
+    config, least = (checks.make_config(raw | {"timing": {"seconds": s}}) for s in (seconds, 0.001))
+    group = [cell for cell in cells.cells(config, []) if cell.kind == "discrete"]
+    taken, beside = (job_resources.timing_minutes(c, group) for c in (config, least))
+    assert taken - beside == -(-2 * seconds // 60) - 1
+    assert beside > 30
+
+
+@pytest.mark.parametrize(("n", "expected"), [(10_000, 61), (100_000, 70), (600_000, 120)])
+def test_a_test_is_allowed_a_minute_for_each_ten_thousand_draws(n, expected):
+    config = checks.make_config(yaml.safe_load(ALL_KINDS) | {"equality": {"n": n}})
+    assert job_resources.minutes(config, Job("test", "discrete")) == expected
+
+
 def test_every_job_asks_for_memory_and_minutes():
     config = checks.make_config(yaml.safe_load(ALL_KINDS))
     jobs = job_resources.list_jobs(config, cells.cells(config, []))

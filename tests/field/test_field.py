@@ -59,7 +59,7 @@ FOLDERS = {
     "design": ("{level: design, n: 1000, margin: 0.2}", DESIGN),
     "speculation": ("{level: speculation, shape: batch, n: 2000, margin: 0.2}", SPECULATION),
     "crashes": ("{level: verifier}", "raise OSError('the <engine> is gone')"),
-    "hangs": ("{level: verifier, minutes: 0.03}", "import time\ntime.sleep(60)"),
+    "hangs": ("{level: verifier, minutes: 0.03}", "import time\ntime.sleep(10**6)"),
     "missing": ("{level: verifier}", VERIFIER),
 }  # fmt: skip
 
@@ -69,7 +69,7 @@ def run_step(folder: Path, *arguments: object) -> None:
     environment = {"PARITY_FIELD": str(folder / "field"), "PATH": "/usr/bin:/bin"}
     environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}:{ROOT / 'decoders/src'}"
     command = [sys.executable, str(ROOT / "field" / str(arguments[0])), *map(str, arguments[1:])]
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """`parity generate` and `parity.load`: the workflow's pictures, and one line for what cannot be made."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +173,22 @@ def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_p
     assert checks.make_plan(raw, str, None, lambda name: pins.NONE, []).prompts == prompts[:1]
 
 
+@pytest.mark.parametrize("out", ["pictures", "a/deep/folder"])
+def test_a_folder_of_pictures_is_made(tmp_path, run_main, out):
+    given = ["a large red circle on a blue background", "--method", "ar", "--n", "2", "--device", "cpu"]
+    run_main(command.main, *given, "--out", tmp_path / out)
+    assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png"]
+
+
+@pytest.mark.parametrize(
+    "name", ["generate", "verify", "tune", "train", "decode", "measure", "timing", "metrics", "inputs"]
+)
+def test_every_command_that_runs_a_network_has_a_device(name):
+    """The refusal of a device names `--device`, so the commands must have it."""
+    code = (Path(command.__file__).parents[1] / name / "__main__.py").read_text()
+    assert "add_own_device(" in code or '"device"' in code
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,6 +197,10 @@ def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_p
         (["a", "--method", "sjd", "--option", "window"], "allowed: NAME=VALUE"),
         (["a", "--model", "nope"], "'nope': not in config.yaml; allowed: scenes, xlnet, mar"),
         (["a", "--out", "nowhere/a.png"], "no folder nowhere"),
+        (["a", "--out", "config.yaml/pictures"], "config.yaml is a file; allowed: a folder"),
+        (["a", "--device", "cuda"], "--device cuda: .*no CUDA device here; allowed: cpu"),
+        (["a", "--device", "cuda:7"], "--device cuda:7: .*allowed: cpu"),
+        (["a", "--device", "tpu"], "--device tpu: allowed: cpu, cuda"),
         (["a", "b", "--out", "a.png"], "one file for 2 pictures"),
         (["a", "--out", "a.jpg"], "ends in .png"),
         (["missing.txt"], "missing.txt"),

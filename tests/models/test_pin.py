@@ -92,7 +92,7 @@ def test_shards_are_jobs():
 def test_an_embedded_model_downloads_nothing():
     config, all_cells = plan_of()
     assert plan.list_downloads(config, {}) == []
-    assert "before a run" not in " ".join(plan.describe(config, all_cells, {}, [], False))
+    assert "before a run" not in " ".join(plan.describe(config, all_cells, {}, []))
 
 
 def load_table(name: str) -> tuple:
@@ -107,7 +107,7 @@ def load_table(name: str) -> tuple:
 def test_every_papers_table_is_planned_without_its_data(name, monkeypatch):
     monkeypatch.chdir(EXPERIMENTS.parents[1])
     config, all_cells, missing = load_table(name)
-    lines = plan.describe(config, all_cells, {}, missing, False)
+    lines = plan.describe(config, all_cells, {}, missing)
     text = "\n".join(lines)
     assert "not known" not in text
     assert "nothing says" not in text
@@ -127,7 +127,7 @@ def test_a_repository_that_no_table_has_is_assumed_and_named():
     model = {"family": "janus", "source": "hub", "repo": "me/mine", "revision": "b" * 40, "files": {"model": "."}}
     config = checks.make_config({**RAW, "models": {"m": model | {"sha256": {"model": "a" * 64}}}})
     all_cells = cells.cells(config, [])
-    lines = plan.describe(config, all_cells, {}, [], False)
+    lines = plan.describe(config, all_cells, {}, [])
     assert sum("nothing says the sizes of model; 7 billion parameters are assumed" in line for line in lines) == 1
     rows = {row.rule: row for row in plan.list_rows(config, all_cells)}
     assert rows["decode"].memory > 25_000
@@ -169,7 +169,7 @@ def plan_prompts(folder, monkeypatch, count, **changes):
 )
 def test_images_are_counted_from_the_prompts_in_the_file(tmp_path, monkeypatch, count, changes, images):
     made = plan_prompts(tmp_path, monkeypatch, count, **changes)
-    assert f"3 cells, {images * 3} images" in plan.describe(made.config, made.cells, {}, [], False)[0]
+    assert f"3 cells, {images * 3} images" in plan.describe(made.config, made.cells, {}, [])[0]
 
 
 def test_a_default_limit_reports_the_prompts_it_leaves_out(tmp_path, monkeypatch):

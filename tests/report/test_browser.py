@@ -17,6 +17,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 SHOWN = "() => !document.querySelector('.packed > .instead:not([hidden])')"  # true once packed data are shown
+HOUR = 3_600_000  # milliseconds after which a page that shows nothing fails
 pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 WIDTHS = (1400, 1100, 1000, 420)
 OUTSIDE = """(() => {
@@ -40,7 +41,7 @@ SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then((found) => fo
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (dependency group dev)")
     with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        launched = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS, timeout=HOUR)
         yield launched
         launched.close()
 
@@ -55,6 +56,7 @@ def open_page(browser):
         """Open a file at a width in pixels, dark or light, with or without scripts."""
         settings = {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if dark else "light"}
         contexts.append(browser.new_context(**settings, java_script_enabled=scripts))
+        contexts[-1].set_default_timeout(HOUR)
         page = contexts[-1].new_page()
         page.complaints, page.requests = [], []
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
@@ -63,7 +65,7 @@ def open_page(browser):
         page.goto(file.absolute().as_uri())
         page.requests[:] = [url for url in page.requests[1:] if not url.startswith("data:")]
         if scripts:
-            page.wait_for_function(SHOWN, timeout=20_000)
+            page.wait_for_function(SHOWN)
         return page
 
     yield open_page

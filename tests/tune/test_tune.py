@@ -65,7 +65,7 @@ seconds = st.lists(st.floats(0.01, 100), min_size=2, max_size=2)
 
 
 @given(st.lists(seconds, min_size=1, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_choice_is_not_slower_than_plain_decoding(rounds):
     turns = [bench.Variant(f"m{i}", {}, seconds=times) for i, times in enumerate(rounds)]
     best = command.choose(turns)
@@ -153,15 +153,15 @@ def test_what_cannot_be_tuned_is_refused(brief, monkeypatch, capsys, flags, prob
 
 def test_a_method_beyond_the_memory_is_left_out_in_a_line(capsys):
     piloted = [bench.Variant(method, {}) for method in ("ar", "sjd", "mtj")]
-    turns = command.measure(Fake({"ar": 1.0, "sjd": 0.5, "mtj": None}), piloted, 2, time.time() + 60)
+    turns = command.measure(Fake({"ar": 1.0, "sjd": 0.5, "mtj": None}), piloted, 2, 1e12)
     assert [v.method for v in turns] == ["ar", "sjd"]
     assert command.choose(turns).method == "sjd"
     assert "batch 2: mtj: memory is too little; left out" in capsys.readouterr().err
     with pytest.raises(ParityError, match="allowed: a smaller batch"):
-        command.measure(Fake({"ar": None}), piloted[:1], 2, time.time() + 60)
+        command.measure(Fake({"ar": None}), piloted[:1], 2, 1e12)
 
 
-@pytest.mark.parametrize("left", [0.0, 60.0])
+@pytest.mark.parametrize("left", [0.0, 1e9])
 def test_the_best_prediction_is_timed_however_little_time_is_left(left, monkeypatch):
     fake = Fake({"ar": 1.0, "sjd": 0.5, "mtj": 0.8})
     fake.compiles = True

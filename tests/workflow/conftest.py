@@ -65,7 +65,7 @@ def make_runner(project):
     def run(*arguments, config="tiny.yaml", cwd=project):
         """Run snakemake with a configuration, in a process forked from one that has imported it."""
         flags = ["--cores", "2", "--resources", "gpu=0", "--configfile", config, *arguments]
-        request = {"arguments": flags, "cwd": str(cwd), "environment": dict(os.environ), "timeout": 500}
+        request = {"arguments": flags, "cwd": str(cwd), "environment": dict(os.environ)}
         with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
             process = start_forker()
             print(json.dumps(request | {"stdout": out.name, "stderr": err.name}), file=process.stdin, flush=True)

@@ -8,7 +8,6 @@ process does. Fresh processes are what the runs of tests/workflow/test_runs.py a
 
 import json
 import os
-import signal
 import sys
 import traceback
 
@@ -30,7 +29,6 @@ def run_snakemake(request: dict) -> None:
         os.close(file)
     sys.argv = ["snakemake", *request["arguments"]]
     sys.path[0] = request["cwd"]
-    signal.alarm(request["timeout"])
     try:
         main(request["arguments"])
     except SystemExit:

@@ -26,7 +26,7 @@ rule test_method:
     threads: 1
     resources:
         mem_mb=ask_memory("test"),
-        runtime=lambda w, attempt: (60 + EXPERIMENT.equality.n // 10_000) * attempt,
+        runtime=ask_minutes("test"),
     params:
         spec=dump_test_spec,
         code=digest_testing,

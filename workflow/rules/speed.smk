@@ -3,7 +3,8 @@
 REQUIRED INPUTS  specification and records of every cell that is compared with one reference, the checkpoint manifest
 OUTPUTS          results/speed/<kind>/<model>-<key>.json    by cell: predicted and measured speeds, times plain decoding's
 
-The job takes all cores of this machine, so that no other job runs beside it, and computes with one thread.
+The job computes with one thread, and no other job runs beside it: it takes all cores of this machine, and on Slurm a node
+to itself (`--exclusive`). On Kubernetes others may share its node.
 """
 
 
@@ -27,7 +28,8 @@ rule speed:
     resources:
         gpu=gpu,
         mem_mb=lambda w, attempt: ask_group_memory(find_group(w), attempt),
-        runtime=lambda w, attempt: attempt * (60 + int(EXPERIMENT.timing.seconds)),
+        runtime=lambda w, attempt: attempt * job_resources.timing_minutes(EXPERIMENT, find_group(w), bool(gpu(w))),
+        slurm_extra="--exclusive",
     params:
         folders=lambda w: [paths.folder(c) for c in find_group(w)],
         inputs=lambda w, input: format_flag("inputs", input.inputs),

@@ -21,7 +21,7 @@ from parity_decoders.errors import DecodingError
 
 from parity.base.errors import ParityError
 from parity.base.files import find_numbered_files
-from parity.base.machine import cores, describe_hardware, resolve_device
+from parity.base.machine import cores, describe_hardware, gpu, resolve_device
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
@@ -61,6 +61,24 @@ def add_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
             parser.add_argument(f"--{flag}", type=Path, nargs=count, required=count == "+", default=[], action=Files)
         else:
             parser.add_argument(f"--{flag}", type=Path, required=count != "?")
+
+
+def add_own_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device` to a command that a user types: by default a GPU if there is one."""
+
+    def choose(device: str) -> str:
+        """Resolve a device; for the CPU hide GPUs, so that `auto` is what was tuned for the CPU."""
+        device = resolve_device(device)
+        if device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        return device
+
+    parser.add_argument(
+        "--device",
+        type=choose,
+        default="cuda" if gpu() else "cpu",
+        help="cpu, cuda or cuda:NUMBER (cuda if there is a GPU)",
+    )
 
 
 def run_command(main: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ are limits at which a scheduler ends a job, several times what it takes; the rul
 one machine ignores them. The last line of a job's log says what it took.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ JUDGED = 400  # MiB of a batch of pictures in a network that judges them
 TEXT = CAPTION = 128  # positions of a text whose task does not say it, and of a prompt where the model does not
 PASS_MS = 20.0  # milliseconds that a pass takes at least
 CPU_NUMBERS, GPU_NUMBERS = 15e6, 5e10  # multiplications of a core, or a GPU, in a millisecond
+TIMED_BATCHES = 6  # batches of each method that a timing job decodes at least, alone and together: a pilot, two rounds
 PICTURE_SECONDS = 0.1  # to read and measure a picture, beside the networks
 FORCED = {  # rows whose laws are computed at once
     kind: read_constant(f"equality/layers/{kind}", "teacher_forced", "BATCH") for kind in ("discrete", "anysubset")
@@ -277,6 +279,8 @@ def estimate_loaded(config: Config, job: Job, training: TrainingSpec | None) -> 
 
 def minutes(config: Config, job: Job, gpu: bool = False) -> int:
     """Estimate the minutes that a job may take before a cluster ends it; gpu: whether it has one."""
+    if job.rule == "test":
+        return 60 + config.equality.n // 10_000
     if job.cell is None:
         return 30
     samples = count_samples(config, job.cell)
@@ -289,12 +293,19 @@ def minutes(config: Config, job: Job, gpu: bool = False) -> int:
         numbers = target.parameters * rows * shape.halves * tokens
         return (PASS_MS + numbers / (GPU_NUMBERS if gpu else CPU_NUMBERS)) / 60_000
 
-    if job.rule != "decode":
+    if job.rule not in ("decode", "speed"):
         return 30 + round(samples * PICTURE_SECONDS / 60 + take(samples, shape.length))
     # networks other than of images read, at each pass, what is there of the sequence: half of it on average
     tokens = shape.nodes if job.kind == "discrete" else shape.length / 2 + shape.prefix
-    batches = -(-samples // paths.jobs(config, job.kind) // shape.rows)
+    batches = -(-samples // paths.jobs(config, job.kind) // shape.rows) if job.rule == "decode" else TIMED_BATCHES
     return 31 + round(shape.length * batches * take(shape.rows, tokens))
+
+
+def timing_minutes(config: Config, group: Sequence[Cell], gpu: bool = False) -> int:
+    """Estimate the minutes that a job may take that times a group of cells, by itself and in batches: the seconds of
+    duels at each of the two, beside a few batches of every cell; gpu: whether it has one."""
+    jobs = [Job("speed", cell.kind, cell.spec["model"], cell) for cell in group]
+    return math.ceil(2 * config.timing.seconds / 60) + sum(minutes(config, job, gpu) for job in jobs)
 
 
 def disk(config: Config, job: Job) -> int:

@@ -79,9 +79,10 @@ def lay_out(step: np.ndarray, free: np.ndarray, width: int) -> np.ndarray:
 class Generator:
     """A model of a configuration, ready to make pictures or texts."""
 
-    def __init__(self, case: Case, config: Config, dtype: str = ""):
-        """Choose the device, a GPU if there is one; files and networks are loaded when they are needed. dtype: of a
-        transformer of image tokens, that of the configuration by default. Raises ParityError for another model's."""
+    def __init__(self, case: Case, config: Config, dtype: str = "", device: str = ""):
+        """Choose the device, by default a GPU if there is one; files and networks are loaded when they are needed.
+        dtype: of a transformer of image tokens, that of the configuration by default. Raises ParityError for another
+        model's, and for a device that is not there."""
         self.case = case
         self.kind = case.kind
         self.config = config
@@ -91,7 +92,8 @@ class Generator:
                 f"dtype {dtype}: {case.model} is computed in float32; allowed: of a model of image tokens"
             )
         self.dtype = dtype or case.setting.get("dtype", "float32")
-        self.device = "cuda" if machine.gpu() else "cpu"  # jobs may use the GPU meanwhile, as a notebook may never end
+        # not claimed: jobs may use the GPU meanwhile, as a notebook may never end
+        self.device = device or ("cuda" if machine.gpu() else "cpu")
         check(self.device, self.dtype)
         self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
 
@@ -263,9 +265,10 @@ def check_captions(captions: list[str], spec: ModelSpec) -> None:
     check_prompts(captions, spec)
 
 
-def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "") -> Generator:
+def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "", device: str = "") -> Generator:
     """Prepare a model of a configuration by its name, the first if none is named; its files are loaded when needed.
-    dtype: of a transformer of image tokens, "float32" or "bfloat16", in place of the configuration's.
+    dtype: of a transformer of image tokens, "float32" or "bfloat16", in place of the configuration's. device: "cpu",
+    "cuda" or "cuda:<number>"; by default a GPU if there is one.
 
     Raises ParityError for a model that the configuration does not have, or if there is no such file.
     """
@@ -276,4 +279,4 @@ def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "
     cases = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
     if model and model not in cases:
         raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(cases)}")
-    return Generator(cases[model or next(iter(cases))], config, dtype)
+    return Generator(cases[model or next(iter(cases))], config, dtype, device)

@@ -8,7 +8,8 @@
 A prompt file (.txt, .tsv, .csv, .jsonl, COCO's .json) stands for its prompts. Of a model of classes a prompt is a
 class, of a text model a text whose blanks are `___`.
 --option gives a method's options as NAME=VALUE: window=16. --compare ar makes the same with another method beside it.
---animate draws how the pictures fill in, a frame a pass, with open slots grey.
+--out names a .png, or a folder, which is made if it is not there. --animate draws how the pictures fill in, a frame a
+pass, with open slots grey. --device is a GPU by default, if there is one.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from parity.base.command import pin_threads, progress, run_command
+from parity.base.command import add_own_device, pin_threads, progress, run_command
 from parity.base.errors import ParityError
 from parity.base.files import replace_whole
 from parity.base.text_files import find_suffix
@@ -89,12 +90,15 @@ def check_animation(file: Path, count: int, batch: int) -> None:
 
 def check_out(out: Path, count: int, grid: bool) -> None:
     """Raise ParityError for a path that `count` pictures cannot be saved to, before a network is loaded."""
-    folder = out if is_folder(out) else out.parent
-    if not folder.is_dir():
-        raise ParityError(f"--out {out}: no folder {folder}; allowed: one that exists")
-    if not is_folder(out) and out.suffix != ".png":
+    if is_folder(out):
+        if blocked := next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None):
+            raise ParityError(f"--out {out}: {blocked} is a file; allowed: a folder, or a name that ends in .png")
+        return
+    if not out.parent.is_dir():
+        raise ParityError(f"--out {out}: no folder {out.parent}; allowed: one that exists")
+    if out.suffix != ".png":
         raise ParityError(f"--out {out}: allowed: a name that ends in .png, or a folder")
-    if not is_folder(out) and count > 1 and not grid:
+    if count > 1 and not grid:
         raise ParityError(f"--out {out}: one file for {count} pictures; allowed: a folder, or --grid")
 
 
@@ -174,13 +178,16 @@ def main() -> None:
     parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
     parser.add_argument("--option", nargs="+", default=[], metavar="NAME=VALUE", help="of the method")
     parser.add_argument("--compare", default="", metavar="METHOD", help="make the same with another method, too")
-    parser.add_argument("--out", type=Path, default=Path("picture.png"), help="a .png or a folder (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("picture.png"), help="a .png, or a folder, which is made (%(default)s)"
+    )
     parser.add_argument("--grid", action="store_true", help="one file with all pictures")
     parser.add_argument("--animate", type=Path, metavar="FILE.webp", help="also draw how the pictures fill in")
     parser.add_argument("--pace", choices=("passes", "seconds"), default="passes", help="of --animate (%(default)s)")
     parser.add_argument("--n", type=int, default=1, help="pictures a prompt (%(default)s)")
     parser.add_argument("--batch", type=int, default=8, help="decoded at once (%(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the transformer (the experiment's)")
+    add_own_device(parser)
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
     a = parser.parse_args()
@@ -189,7 +196,7 @@ def main() -> None:
             raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
     pin_threads(a.threads)
     prompts = read_given_prompts(a.prompt)
-    generator = load(a.model, a.configfile, a.dtype)
+    generator = load(a.model, a.configfile, a.dtype, a.device)
     if generator.kind != "anysubset":
         check_out(a.out, len(prompts) * a.n, a.grid)
     if a.animate:
@@ -199,6 +206,8 @@ def main() -> None:
     chosen = [generator.choose_method(a.method, read_options(a.option))]
     if a.compare:
         chosen.append(generator.choose_method(a.compare, {}))
+    if generator.kind != "anysubset" and is_folder(a.out):
+        a.out.mkdir(parents=True, exist_ok=True)
     sides = [run_method(generator, prompts, method, given, a) for method, given in chosen]
     for (method, _), finished in zip(chosen, sides, strict=True):
         passes, seconds = average_cost(finished)

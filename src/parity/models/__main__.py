@@ -89,7 +89,6 @@ def pin_models() -> None:
 def plan_needs() -> None:
     """Print what an experiment will need: jobs with memory, minutes and disk, and downloads. A batch too large for this
     machine is an error."""
-    from parity.base import machine
     from parity.experiment import cells, checks, pins, weights
     from parity.models import pin, plan
 
@@ -103,7 +102,7 @@ def plan_needs() -> None:
     none = pins.NONE["commit"]
     pinned = {n: m for n, m in models if m.source == "hub" and none not in " ".join([m.revision, *m.files.values()])}
     listed = {name: pin.weigh(m.repo, m.revision, m.files) for name, m in pinned.items()}
-    print("\n".join(plan.describe(config, all_cells, listed, a.absent, bool(machine.gpu()))))
+    print("\n".join(plan.describe(config, all_cells, listed, a.absent)))
     for line in plan.check_batch(config, all_cells, plan.measure_free_bytes()):
         print(line)
 

@@ -21,7 +21,7 @@ from parity.experiment.job_resources import BASE, MIB, Job
 from parity.experiment.network_sizes import find_judge, list_networks
 from parity.experiment.schema import Config
 
-HEAD = ("job", "model", "jobs", "memory, MiB", "minutes, at most", "disk, MiB")
+HEAD = ("job", "model", "jobs", "memory, MiB", "minutes on a GPU", "on a core", "disk, MiB")
 
 
 class Needs(NamedTuple):
@@ -31,11 +31,12 @@ class Needs(NamedTuple):
     model: str  # or the kind, of a rule that loads none
     jobs: int
     memory: int
-    minutes: int
+    minutes_gpu: int
+    minutes: int  # on a core
     disk: int
 
 
-def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> list[Needs]:
+def list_rows(config: Config, cells: Sequence[C.Cell]) -> list[Needs]:
     """List what the jobs of an experiment take, a row for each rule and model."""
     grouped: dict[tuple[str, str], list[Job]] = {}
     for job in job_resources.list_jobs(config, cells):
@@ -49,7 +50,8 @@ def list_rows(config: Config, cells: Sequence[C.Cell], gpu: bool = False) -> lis
                 model,
                 sum(repeats),
                 max(job_resources.memory(config, job) for job in jobs),
-                max(job_resources.minutes(config, job, gpu) for job in jobs),
+                max(job_resources.minutes(config, job, gpu=True) for job in jobs),
+                max(job_resources.minutes(config, job) for job in jobs),
                 sum(n * job_resources.disk(config, job) for n, job in zip(repeats, jobs, strict=True)),
             )
         )
@@ -105,15 +107,15 @@ def format_rows(rows: Sequence[Needs]) -> list[str]:
 
 
 def describe(
-    config: Config, cells: Sequence[C.Cell], listed: Mapping[str, int | None], absent: Sequence[str], gpu: bool
+    config: Config, cells: Sequence[C.Cell], listed: Mapping[str, int | None], absent: Sequence[str]
 ) -> list[str]:
     """Describe what an experiment needs, in lines. absent: what is not on this machine, a line each."""
-    rows = list_rows(config, cells, gpu)
+    rows = list_rows(config, cells)
     samples = sum(job_resources.count_samples(config, cell) for cell in cells)
     lines = [f"{config.experiment}: {len(cells)} cells, {samples:,} images or texts", *format_rows(rows)]
     disk = sum(row.disk for row in rows)
     lines.append(
-        f"disk: about {disk / 1024:,.1f} GiB beside downloads; minutes are limits, for a {'GPU' if gpu else 'core'}"
+        f"disk: about {disk / 1024:,.1f} GiB beside downloads; minutes are limits; a job has a GPU where one is there"
     )
     lines += list_downloads(config, listed)
     if absent:

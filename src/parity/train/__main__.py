@@ -15,8 +15,7 @@ from typing import Any
 
 import yaml
 
-from parity.base import machine
-from parity.base.command import FLAGS, add_arguments, pin_threads, run_command
+from parity.base.command import add_arguments, add_own_device, pin_threads, run_command
 from parity.base.devices import take_device
 from parity.base.digests import sha256
 from parity.base.errors import ParityError
@@ -41,7 +40,7 @@ def read_generator(a: argparse.Namespace) -> Generator:
     cases = {case.model: case for case in tuned.list_cases(config, "discrete")}
     if a.model and a.model not in cases:
         raise ParityError(f"--model {a.model!r}: not among the models of image tokens; allowed: {', '.join(cases)}")
-    generator = Generator(cases[a.model or next(iter(cases))], config)
+    generator = Generator(cases[a.model or next(iter(cases))], config, device=a.device)
     generator.device = take_device(a.device, generator.dtype)
     if a.checkpoint:
         generator.manifest = read_json(a.checkpoint)
@@ -195,8 +194,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=kind, help=f"{field.description} ({getattr(default, name):g})")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     add_arguments(parser, "threads")
-    device = {**FLAGS["device"], "default": "cuda" if machine.gpu() else "cpu"}
-    parser.add_argument("--device", **device, help="cpu or cuda (%(default)s)")
+    add_own_device(parser)
     a = parser.parse_args()
     if not a.auto and not a.kind:
         raise ParityError("kind: none; allowed: heads, draft, drafter, or --auto")

@@ -29,7 +29,8 @@ import psutil
 import yaml
 
 from parity.base import machine
-from parity.base.command import pin_threads, progress, run_command
+from parity.base.command import add_own_device, pin_threads, progress, run_command
+from parity.base.devices import check
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import checks, tuned
@@ -178,10 +179,10 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
         print(describe_choice(case, entry), flush=True)
 
 
-def make_bench(case: Case, manifest: dict[str, Any], config: Config) -> Bench:
+def make_bench(case: Case, manifest: dict[str, Any], config: Config, device: str) -> Bench:
     """Make the bench of a case: it decodes the captions of the experiment, the rows of its first task, or images of a
     continuous model."""
-    how = {"compile": config.compile, "capture": config.capture}
+    how = {"compile": config.compile, "capture": config.capture, "device": device}
     if case.kind == "continuous":
         return Bench(case.kind, manifest, case.setting, **how)
     if case.kind == "anysubset":
@@ -193,7 +194,7 @@ def make_bench(case: Case, manifest: dict[str, Any], config: Config) -> Bench:
     texts = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
     check_prompts(texts, case.spec, f"image.prompts.file = {config.image.prompts.file!r}: ")
     companions = {needs(case.kind, variant.method) for variant in list_candidates(case)}
-    given = {"captions": np.array(texts), **encode(manifest, texts, "cuda" if machine.gpu() else "cpu")}
+    given = {"captions": np.array(texts), **encode(manifest, texts, device)}
     return Images(case.kind, manifest, case.setting, given, companions=companions, **how)
 
 
@@ -205,7 +206,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", help="rows decoded at once (1, and the experiment's)")
     parser.add_argument("--budget", type=float, default=60, help="seconds that a model takes, about (%(default)s)")
     parser.add_argument("--again", action="store_true", help="measure what the file has")
+    add_own_device(parser)
     a = parser.parse_args()
+    check(a.device, "float32")
     until = psutil.Process().create_time() + a.budget
     config, auto = read_config(a.configfile)
     sections = {KINDS[kind]: kind for kind in kinds(config)}
@@ -222,7 +225,7 @@ def main() -> None:
                 read = captions(config, kind)
                 raw |= {"captions": read.model_dump()} if read else {}
                 folder = Path(f"results/checkpoints/{kind}/{case.model}-{case.setting['revision']}")
-                bench = make_bench(case, fetch.make_manifest(kind, case.model, raw, folder), config)
+                bench = make_bench(case, fetch.make_manifest(kind, case.model, raw, folder), config, a.device)
                 tune(bench, todo, until, tuned.FILE)
                 until = time.time() + a.budget
 

@@ -11,7 +11,7 @@ each token is tested by its law given those before it. Exit code 1 for a fault.
 import argparse
 from pathlib import Path
 
-from parity.base.command import pin_threads, run_command
+from parity.base.command import add_own_device, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.generate import load
 from parity.generate.__main__ import DTYPES, read_given_prompts, read_options
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--option", nargs="+", default=[], metavar="NAME=VALUE", help="of the method")
     parser.add_argument("--n", type=int, default=8, help="pictures or texts in all (%(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the transformer (the experiment's)")
+    add_own_device(parser)
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
     a = parser.parse_args()
@@ -37,7 +38,7 @@ def main() -> None:
         if getattr(a, name) < 1:
             raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
     pin_threads(a.threads)
-    generator = load(a.model, a.configfile, a.dtype)
+    generator = load(a.model, a.configfile, a.dtype, a.device)
     prompts = read_given_prompts(a.prompt)
     found = verify(generator, prompts, a.method, a.n, a.seed, **read_options(a.option))
     for row, position, lead in found.first or ():
