@@ -236,3 +236,56 @@ def test_the_layers_of_a_correct_decoder_are_one_family():
         rows = [make_row("a", p, layer=layer) for layer, p in zip(layers, rng.uniform(size=4), strict=True)]
         n_rejected += bool(verdict.judge_decoders(rows, {}, 0.01)[0]["rejected_by"])
     assert n_rejected < 72  # .05 of 1,000 plus three deviations; without correction over layers there would be 185
+
+
+def judge_beside_others(counts, law, n_decoders=99):
+    """Judge a decoder with these counts beside others, of which none is rejected."""
+    rows = []
+    for repeat in range(2):
+        made = joint_tests.make_joint_rows(
+            "exact", counts, law, 4, 3, rng=np.random.default_rng(repeat), draws=999, method="it", repeat=repeat
+        )
+        rows += [row | {"model": "table"} for row in made]
+    rows += [make_row(f"m{k}", 0.5, layer="exact") for k in range(n_decoders)]
+    return verdict.judge_decoders(rows, {"it": "lossy"}, 0.05)[0]["value"]
+
+
+def test_a_coarse_fault_is_found_beside_many_decoders():
+    """The smallest p-value of 999 null draws would not reject among a hundred."""
+    law = np.random.default_rng(0).dirichlet(np.ones(64))
+    rng = np.random.default_rng(1)
+    assert judge_beside_others(rng.multinomial(5000, law), law).kind == "consistent"
+    far = judge_beside_others(rng.multinomial(5000, 0.5 * law + 0.5 * np.roll(law, 1)), law)
+    assert far.kind == "lossy"
+    assert far.interval[0] > 0.1
+
+
+def test_the_e_value_below_the_smallest_p_value_keeps_the_level():
+    law = np.random.default_rng(2).dirichlet(np.ones(27))
+    rng = np.random.default_rng(3)
+    ps = [
+        next(
+            r["p_value"]
+            for r in joint_tests.make_joint_rows("exact", rng.multinomial(500, law), law, 3, 3, rng=rng, draws=99)
+            if r["test"] == "all four"
+        )
+        for _ in range(400)
+    ]
+    assert np.mean(np.array(ps) < 0.01) <= 0.02  # below the smallest of 99 draws; the chance of 9 or more is 2 %
+    assert 0.02 <= np.mean(np.array(ps) <= 0.05) <= 0.09
+
+
+def test_no_decoder_is_consistent_where_the_interval_excludes_zero():
+    certificate = make_row("a", None, layer="exact") | {
+        "test": "TV certificate",
+        "model": "t",
+        "tv": 0.2,
+        "alpha": 0.05,
+    }
+    certificate |= {"tv_low": 0.1, "tv_high": 0.3, "effect": 0.3, "minimum_detectable_effect": 0.1, "decides": False}
+    rows = [certificate, make_row("a", 0.4, layer="exact")]
+    found = verdict.judge_decoders(rows, {}, 0.5)[0]["value"]
+    assert found.kind == "inconclusive"
+    assert "on t, 0.1000 to 0.3000, excludes 0, but no test rejects" in found.reason
+    certificate["tv_low"] = 0.0
+    assert verdict.judge_decoders(rows, {}, 0.5)[0]["value"].kind == "certified"

@@ -22,7 +22,7 @@ def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
     """Make rows of the exact layer with p-value p and total variation `tv`; below .05 also of a second seed."""
     fields = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
     bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV", "alpha": 0.05}
-    bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
+    bound |= {"tv": tv, "tv_low": 0.9 * tv if p < 0.05 else 0.0, "tv_high": tv + 0.01}
     rows = []
     for model, tokens in models.items():
         fields |= {"model": model, "tokens": tokens}

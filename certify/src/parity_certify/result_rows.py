@@ -25,6 +25,7 @@ import numpy as np
 from scipy import special
 
 Row = dict[str, Any]
+MOST_DRAWS = 19_999  # of a null, where the first draws do not tell; enough for a hundred decoders of several tests
 ALPHA = 0.05  # the level of tests and bounds, unless `set_alpha` gives another
 POWER = 0.8
 SMALLEST = 1e-300  # a p-value from a formula is cut here, so that none is 0
@@ -55,6 +56,14 @@ def count_null_draws(usual: int) -> int:
     """Count the draws that a Monte-Carlo null needs at the level of `get_alpha`: `usual` at ALPHA, more below. With
     fewer, the smallest p-value that is possible might not reject."""
     return max(usual, math.ceil((usual + 1) * ALPHA / get_alpha()) - 1)
+
+
+def list_null_draws(usual: int) -> tuple[int, int]:
+    """List how many draws a Monte-Carlo null has, and how many if none of these is as far as the sample: the smallest
+    p-value must reject after corrections for many decoders. The second p-value then replaces the first, and stays
+    valid, because the first is at its smallest no more often than that value says."""
+    first = count_null_draws(usual)
+    return first, max(first, count_null_draws(MOST_DRAWS))
 
 
 def clean_number(value: Any) -> float | None:

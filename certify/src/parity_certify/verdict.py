@@ -12,7 +12,8 @@ Claims are by key or method. Each dict holds the `Verdict` under "value"; others
                          that rejected, with its effect
     equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise;
                          if it did not: differs by more than eps
-    inconclusive         nothing was tested, or a rejection did not repeat or was not repeated
+    inconclusive         nothing was tested, or a rejection did not repeat or was not repeated, or no test rejects where
+                         the TV's interval excludes 0
 
 Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows,
 then Holm over the layers of one decoder, so that a correct one is rejected anywhere with probability alpha at most.
@@ -193,6 +194,10 @@ def judge_decoder(
     if rejected:
         advice = "run again on other seeds, with more samples"
         return make_verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed; {advice}")
+    if worst is not None and worst["tv_low"] > 0:
+        limits = f"{worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
+        problem = f"the {confidence} interval of the TV on {worst['model']}, {limits}, excludes 0, but no test rejects"
+        return make_verdict("inconclusive", f"{problem}; run again with more samples", where=worst["model"])
     if not p_of:
         return make_verdict("inconclusive", "no test could be run: more samples are needed")
     if bound is not None and bound <= margin and "exact" in p_of:

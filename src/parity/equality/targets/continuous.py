@@ -88,10 +88,14 @@ def compute_energy_p(
     free permutations. A permutation is m signs + and m signs -, a quadratic form in one distance matrix."""
     m = len(x)
     distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y])))
-    s = np.tile(np.repeat([1.0, -1.0], m), (1 + R.count_null_draws(permutations), 1))
-    s[1:] = rng.permuted(s[1:], axis=1)
-    energies = -((s @ distance) * s).sum(1) / m**2
-    return float(energies[0]), R.compute_monte_carlo_p(energies[0], energies[1:])
+    for draws in R.list_null_draws(permutations):
+        s = np.tile(np.repeat([1.0, -1.0], m), (1 + draws, 1))
+        s[1:] = rng.permuted(s[1:], axis=1)
+        energies = -((s @ distance) * s).sum(1) / m**2
+        p = R.compute_monte_carlo_p(energies[0], energies[1:])
+        if p > 1 / (1 + draws):
+            break
+    return float(energies[0]), p
 
 
 def make_ks_row(layer: str, test: str, u: np.ndarray, **columns: Any) -> Row:

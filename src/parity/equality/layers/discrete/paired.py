@@ -161,14 +161,18 @@ def make_mmd_row(sides: Matched, *, seed: int = 0, swaps: int = 999, **columns: 
     common = {**columns, "seed": seed}
     if n < LEAST:
         return R.make_not_run_row("paired", test, n, f"n >= {LEAST} images", **common)
-    squares = compute_mmd(sides.x, sides.y, draw_signs(n, R.count_null_draws(swaps), np.random.default_rng(seed)))
-    sd = squares.std(1, keepdims=True)
-    scaled = ((squares - squares.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
+    for draws in R.list_null_draws(swaps):
+        squares = compute_mmd(sides.x, sides.y, draw_signs(n, draws, np.random.default_rng(seed)))
+        sd = squares.std(1, keepdims=True)
+        scaled = ((squares - squares.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
+        p = R.compute_monte_carlo_p(scaled[0], scaled[1:])
+        if p > 1 / (1 + draws):
+            break
     median = squares[BANDWIDTHS.index(1.0)]
     limit = float(max(np.quantile(median, 1 - R.get_alpha()) - median.mean(), 0) ** 0.5)
     effect = float(max(median[0] - median[1:].mean(), 0) ** 0.5)
     values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": limit}
-    return R.make_row("paired", test, n, p_value=R.compute_monte_carlo_p(scaled[0], scaled[1:]), **values)
+    return R.make_row("paired", test, n, p_value=p, **values)
 
 
 def make_fid_row(real: np.ndarray, sides: Matched, *, seed: int = 0, swaps: int = 99, **columns: Any) -> Row:
