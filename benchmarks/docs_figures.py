@@ -52,7 +52,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 CITED = re.compile(r"\[([\d.,]+)\]\(((?:\S+/)?figures/([\w-]+)\.csv) \"([^\"]+?) of ([^\"]+)\"\)")
-FEW = ("ar, seed 0", "sjd", "sjd_coupled", "mtj", "mtj_draft", "gsd")  # the labels of README's table
+# the labels of README's table: plain decoding, the fastest lossless methods, ours or not, and the fastest lossy ones
+FEW = ("ar, seed 0", "sjd", "sjd_coupled", "sjd_pac", "mtj", "mtj_draft", "gsd", "sjd_pp", "sjd_sv")
 MAKES = ("src", "certify/src", "decoders/src", "workflow", "config.yaml", "Snakefile")
 COLUMNS = [  # columns of a run's summary.csv that are kept
     "kind", "model", "task", "label", "method", "options", "key", "role", "claim", "claimant", "origin", "seed",
@@ -166,7 +167,24 @@ def format_images(t: pd.DataFrame) -> str:
 def format_few(t: pd.DataFrame) -> str:
     """Write the page's front table of images for the methods in FEW."""
     rows = order_images(t[t["kind"] == "discrete"])
-    return format_entries([row for row in rows if row["label"] in FEW], make_image_columns(rows))
+    columns = [
+        *make_image_columns(rows)[:4],
+        Column("One image, timed", show_timed, ""),
+        Column("the same, predicted", lambda row: Entry(f"{row['speedup_single_predicted']:.2f}×"), ""),
+    ]
+    return format_entries([row for row in rows if row["label"] in FEW], columns)
+
+
+def show_timed(row: dict[str, Any]) -> Entry:
+    """Show how many times faster than plain decoding an image was, with its interval, if it was timed."""
+    if row["speedup_single_how"] != "timed":
+        return Entry("")
+    interval = (
+        ""
+        if pd.isna(row["speedup_single_low"])
+        else f"{row['speedup_single_low']:.2f} to {row['speedup_single_high']:.2f}"
+    )
+    return Entry(f"{row['speedup_single']:.2f}×", interval)
 
 
 def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:

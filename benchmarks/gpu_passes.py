@@ -314,7 +314,8 @@ def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
 def format_runs(runs: list[dict[str, Any]]) -> str:
     """Format the results of runs as sections of the page docs/results/gpu.md, which says first if no GPU was
     measured."""
-    head = "\n## Passes that are not captured\n\nBy `python benchmarks/gpu_passes.py`, in at most 9 minutes a run.\n\n"
+    head = "\n## Passes that are not captured\n\nBy `python benchmarks/gpu_passes.py`, in at most 9 minutes a run,"
+    head += " on 2026-11-25 and 2026-11-26, at commits before a6f45a82.\n\n"
     if not any(run["measured"] for run in runs):
         head += (
             "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"

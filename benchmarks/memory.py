@@ -14,10 +14,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
+from docs_figures import find_commit
 
 from parity.base.command import run_command
 from parity.base.files import publish, read_json, write_json
@@ -73,7 +75,8 @@ HEAD = """# Memory: asked and taken
 What each job asks of a scheduler (`mem_mb`) beside the most that it took, in MiB: of all jobs of a rule and model the
 one that took the largest share, and the smallest and largest share. Written by `python benchmarks/memory.py`.
 `default` is the default experiment; the others have networks of published sizes with random values, as `--make` makes
-them (`llamagen-b-64`: 64 images of 256 pixels). Measured on a CPU, with torch {torch}.
+them (`llamagen-b-64`: 64 images of 256 pixels). Measured on a CPU, with torch {torch},
+{date}, commit {commit}, machine not recorded.
 
 | experiment | job | model | asked | taken | taken / asked |
 |---|---|---|---|---|---|
@@ -149,7 +152,11 @@ def main() -> None:
             make(name, (a.make / name).absolute())
     files = a.run or [a.make / name / "experiment.yaml" for name in a.only]
     lines = [line for file in files for line in compare(file.absolute())]
-    page = HEAD.format(torch=torch.__version__) + "\n".join(lines) + "\n"
+    page = (
+        HEAD.format(torch=torch.__version__, date=datetime.now(UTC).date(), commit=find_commit(ROOT))
+        + "\n".join(lines)
+        + "\n"
+    )
     print(page)
     if a.page:
         publish(a.page, page.encode())

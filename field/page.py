@@ -281,10 +281,14 @@ def write_page(rows: list[dict[str, Any]]) -> str:
     return f"{head}{intro}{listed}{table}{limits}<script>{SCRIPT}</script></html>\n"
 
 
+RUN_ON = "Run on two cores (machine not recorded) on the date of each row; verdicts are kept since commit 7bc9d5aa."
+
+
 def write_document(rows: list[dict[str, Any]]) -> str:
     """Write the text of docs/results/field.md."""
     lines = ["# The field, judged", "", "Which public implementations draw from the model's law? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
+    lines += [RUN_ON, ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
     heads = ("implementation", "case", "version", "released", "kind", "verdict", "sequences", "drafts accepted", "run")
     lines += ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]

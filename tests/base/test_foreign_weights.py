@@ -107,7 +107,7 @@ def test_a_name_with_several_sizes_is_refused(name):
 
 
 def replace_keeping_times(file, content):
-    """Put other content of the same size into a file's place, under its times, as `rsync -t` and `tar` do."""
+    """Put other content of the same size into a file's place, under its times, as archives and copies with times do."""
     status = file.stat()
     other = file.with_suffix(".new")
     other.write_bytes(content)

@@ -157,3 +157,17 @@ def test_files_have_what_the_page_says_that_they_have():
     text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     assert len(HELD.findall(text)) > 20
     assert find_not_held(text) == []
+
+
+MEASURED = ["results/*.md", "explanation/lossless.md", "explanation/heads.md"]
+
+
+@pytest.mark.parametrize(
+    "page", [str(p.relative_to(ROOT)) for pattern in MEASURED for p in sorted((ROOT / "docs").glob(pattern))]
+)
+def test_a_page_of_measurements_says_where_and_when(page):
+    """A commit, a date, and the machine, or that it was not recorded."""
+    text = " ".join((ROOT / page).read_text().split())
+    assert re.search(r"commits? (?:before )?[0-9a-f]{8,10}", text)
+    assert re.search(r"20\d\d-\d\d-\d\d", text)
+    assert re.search(r"AMD EPYC|NVIDIA H[12]00|machine not recorded|machine \(not recorded\)", text)
