@@ -56,6 +56,16 @@ def digest_weights(folder: Path) -> str:
     return total.hexdigest()[:16]
 
 
+def tell_settings(model: Any, options: dict[str, Any], applied: bool = True) -> dict[str, str]:
+    """Print which generation settings of the target its distribution has: see `describe_settings`. Returns the line as
+    part of a sampler's description; {} if there is none."""
+    from parity_certify.adapters.transformers import describe_settings
+
+    if line := describe_settings(model, options, applied):
+        print(line, file=sys.stderr)
+    return {"settings": line} if line else {}
+
+
 def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
     """Make the prompts [K, P] of --prompts: its JSON list, or that many different random ones of --prompt-length
     tokens, always the same. Raises ParityError for another list, and if there are not so many."""
@@ -164,6 +174,7 @@ def run_transformers(a: Arguments) -> int:
         drafts = make_checkpoint(a, "assistant")
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
     spec |= {"target": digest_weights(target), "options": dict(options), "kind": model.config.model_type}
+    spec |= tell_settings(model, options)
     if drafts:
         options["assistant_model"] = adapter.load_model(drafts)
         spec["assistant"] = digest_weights(drafts)
@@ -231,6 +242,7 @@ def run_server(a: Arguments) -> int:
     sampler = connect(a.length, options)
     engine = a.engine or sampler.name_engine()
     spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
+    spec |= tell_settings(model, named, applied=False)
     if not is_one:
         connect_more = lambda length, options, **fields: connect(length, dict(a.options) | options, **fields)  # noqa: E731
         return judge_conditions(
@@ -281,8 +293,10 @@ def run_sampler(a: Arguments) -> int:
         raise ParityError("--target, --logits, --law: none given; allowed: one of them")
     keywords = list_keywords(sample)
     if a.logits or (not is_one and (keywords is None or keywords & list_names())):
+        spec |= {} if a.logits else tell_settings(model, options, applied=False)
         conditions = make_conditions(sample, logits, vocab=V, length=a.length, engine=a.engine)
         return judge_conditions(a, *conditions, spec, sample.__name__)
+    spec |= tell_settings(model, options)
     return judge_sampler(a, sample, compute_model_law(a, options), spec, sample.__name__)
 
 
