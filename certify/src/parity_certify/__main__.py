@@ -42,6 +42,7 @@ from parity_certify.laws import law as law_of
 from parity_certify.processors import ENGINES, parse_engine
 from parity_certify.sampler import certify_sampler
 from parity_certify.samples import certify_samples
+from parity_certify.seeding import check_seed, pair_seeds
 from parity_certify.verifier import SHAPES, certify_verifier
 
 Arguments = argparse.Namespace
@@ -129,7 +130,7 @@ def judge_sampler(
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "processes")
-    seeds = a.seed, a.seed + 1
+    seeds = pair_seeds(a.seed, "--seed")
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
     if c.exit_code == 1 and diagnose is not None:
         c.details["diagnosis"] = diagnose(c)
@@ -155,7 +156,11 @@ def judge_conditions(
         Store(out / one.folder).forget()
     budget = min(60 * (a.minutes or math.inf), a.budget or math.inf)
     settings = select_settings(a, "processes", "batch") | {"budget": BUDGET if budget == math.inf else budget}
-    settings |= {"seeds": (a.seed, a.seed + 1), "folder": out, "tell": lambda text: print(text, file=sys.stderr)}
+    settings |= {
+        "seeds": pair_seeds(a.seed, "--seed"),
+        "folder": out,
+        "tell": lambda text: print(text, file=sys.stderr),
+    }
     c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings)
     return finish(c, out, spec)
 
@@ -304,7 +309,7 @@ def run_verifier(a: Arguments) -> int:
     """certify a function verify(draft_tokens, draft_probs, target_probs) -> tokens"""
     name = a.verifier.rpartition(":")[2]
     settings = select_settings(a, "vocab", "drafts", "shape", "n")
-    c = certify_verifier(load(a.verifier), seeds=(a.seed, a.seed + 1), name=name, **settings)
+    c = certify_verifier(load(a.verifier), seeds=pair_seeds(a.seed, "--seed"), name=name, **settings)
     return finish(c, a.out, {"verifier": a.verifier})
 
 
@@ -314,7 +319,7 @@ def run_command(a: Arguments) -> int:
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
-    c = certify_command(a.rest, law, seeds=(a.seed, a.seed + 1), folder=a.out, **settings)
+    c = certify_command(a.rest, law, seeds=pair_seeds(a.seed, "--seed"), folder=a.out, **settings)
     return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law})
 
 
@@ -511,6 +516,7 @@ def run_way(a: Arguments) -> int:
     """Run the command that was asked for and return its exit code. Raises ParityError if the user's code ends the
     process, whatever exit code it asks for."""
     try:
+        check_seed(a.seed, "--seed")
         code: int = a.run(a)
         sys.stdout.flush()
     except SystemExit as error:

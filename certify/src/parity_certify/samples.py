@@ -30,6 +30,7 @@ from parity_certify.joint_tests import compute_log_e
 from parity_certify.laws import Law
 from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import check_settings, has_copies
+from parity_certify.seeding import LARGEST_SEED
 
 CHANCE = 1e-4  # equal counts that are less likely than this are copies
 Line = dict[str, Any]
@@ -157,7 +158,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
                 if (digest := law.extra.get("sha256")) and line.get("law_sha256", digest) != digest:
                     raise ParityError(f"law_sha256: of another law; allowed: {digest}")
                 continue
-            seed = read_integer(line, "seed", 0, 2**63, None)
+            seed = read_integer(line, "seed", 0, LARGEST_SEED, None)
             prompt = read_integer(line, "prompt", 0, len(law.prompts) - 1, 0)
             sample = drawn.setdefault(seed, Drawn(np.zeros(len(law.cells), dtype=np.int64)))
             codes, weights, padding = read_codes(line, law)

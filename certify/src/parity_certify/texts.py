@@ -30,6 +30,7 @@ from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 from parity_certify.sampler import CHANCE, TELL_SECONDS, check_settings, format_duration
+from parity_certify.seeding import check_seed
 from parity_certify.teacher_forced import run_battery
 from parity_certify.verdict import Verdict
 
@@ -84,9 +85,7 @@ def cut_at_end(texts: list[Text], ends: list[int]) -> list[Text]:
         allowed = "nothing after it, or the same token always, as padding; eos_token_id=null for texts without an end"
         raise ParityError(f"texts: {problem}; allowed: {allowed}")
     keys = ("tokens", "top_logprobs")
-    return [
-        text | {key: text[key][:i] for key in keys if text.get(key)} for text, i in zip(texts, found, strict=True)
-    ]
+    return [text | {key: text[key][:i] for key in keys if text.get(key)} for text, i in zip(texts, found, strict=True)]
 
 
 class Judged:
@@ -356,6 +355,7 @@ def certify_texts(
     minutes, budget  the time for everything, in minutes or seconds: texts that do not fit are not tested
     """
     check_settings(alpha=alpha, minutes=minutes, budget=budget)
+    check_seed(seed)
     if dtype not in DTYPES:
         raise ParityError(f"dtype: {dtype}; allowed: {', '.join(DTYPES)}")
     start = time.monotonic()
