@@ -23,7 +23,7 @@ from parity_certify.seeding import derive_row_key
 
 Sample = Callable[[np.ndarray, int], Any]
 COUNTS = ("drafted", "accepted", "rounds")  # names of the counts in `Sampled`, `Batch` and an engine's answer
-NO_PADDING = -2  # -1 is a token that pads
+NO_PADDING = -(2**63)  # which no sampler returns as a token
 Task = tuple[int, int, int]  # seed, number and size of a batch
 
 

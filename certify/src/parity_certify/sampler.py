@@ -168,7 +168,7 @@ def check_settings(seeds: Any = (0, 1), **settings: Any) -> None:
             limit = ", below 1" if is_share else "" if is_time else ", a whole number"
             raise ParityError(f"{key} {shown}: allowed: above 0{limit}")
     is_list = isinstance(seeds, Sequence) and not isinstance(seeds, str) and bool(seeds)
-    if not is_list or len({check_seed(seed, "seeds:") for seed in seeds}) < len(seeds):
+    if not is_list or len({check_seed(seed, "seeds") for seed in seeds}) < len(seeds):
         raise ParityError(f"seeds {seeds!r}: allowed: whole numbers from 0 to 2**63 - 1, each another")
 
 

@@ -10,7 +10,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 def check_seed(seed: Any, key: str = "seed") -> int:
-    """Return a seed as an int. Raises ParityError, with the name `key`, unless it is a whole number, of Python or numpy,
+    """Return a seed as an int. Raises ParityError, naming `key`, unless it is a whole number (of Python or numpy)
     from 0 to LARGEST_SEED: -1, which means a random seed elsewhere, is none."""
     if not isinstance(seed, numbers.Integral) or isinstance(seed, bool) or not 0 <= int(seed) <= LARGEST_SEED:
         raise ParityError(f"{key} {seed!r}: allowed: a whole number from 0 to 2**63 - 1")

@@ -127,9 +127,9 @@ def get_vocab_size(model: Any) -> int:
 
 
 def describe_settings(model: Any, options: dict[str, Any], applied: bool = True) -> str:
-    """Say in a line which of a model's generation settings, of generation_config.json, are part of the distribution that
-    is certified against and which are not, but for those that the options name; "" if there are none. applied: whether
-    it is `generate` that applies them, or nothing does."""
+    """Say in a line which of a model's generation settings, of generation_config.json, its distribution here has and
+    which it does not, except those that the options name; "" if there are none. applied: whether the distribution is
+    that of `generate`; else it has none of them."""
     given = {
         key: value
         for key, value in model.generation_config.to_diff_dict().items()
@@ -157,7 +157,7 @@ def check_mode(model: Any, options: dict[str, Any]) -> None:
 
 def list_ends(model: Any, options: dict[str, Any]) -> list[int]:
     """List the end tokens of the options, else of the model's generation settings."""
-    ends = options["eos_token_id"] if "eos_token_id" in options else model.generation_config.eos_token_id
+    ends = options.get("eos_token_id", model.generation_config.eos_token_id)
     return [] if ends is None else [int(end) for end in np.atleast_1d(ends)]
 
 
