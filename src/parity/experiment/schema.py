@@ -463,11 +463,17 @@ def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as problem:
-        error = problem.errors()[0]
-        path = [str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
+        errors = [(_list_keys(error["loc"]), error) for error in problem.errors()]
+        first = errors[0][0]  # of a value that may be a list, its part that is refused comes after the value itself
+        path, error = max((one for one in errors if one[0][: len(first)] == first), key=lambda one: len(one[0]))
         key = ".".join(filter(None, (prefix, *path))) or "config"
         shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
         raise ConfigError(f"{key}{shown}: {_describe_allowed(error, schema)}") from None
+
+
+def _list_keys(loc: tuple) -> list[str]:
+    """List the keys that lead to the place of pydantic's error, without the names of the types that it tried."""
+    return [str(p) for p in loc if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
 
 
 def _describe_allowed(error: Any, schema: type[BaseModel]) -> str:

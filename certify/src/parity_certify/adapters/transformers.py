@@ -35,13 +35,14 @@ SPECULATIVE = (  # these options say how tokens are drafted, and change no law
     "candidate_generator", "assistant_ensemble_weight",
 )  # fmt: skip
 NEUTRAL: dict[str, Any] = {  # generation settings with these values change no distribution
-    "do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "top_h": 1.0,
+    "do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
     "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0,
     "guidance_scale": 1, "num_beams": 1, "num_return_sequences": 1, "remove_invalid_values": False,
     "renormalize_logits": False, "token_healing": False,
 }  # fmt: skip
 OVERRIDDEN = ("do_sample", "temperature", "top_k", "top_p")  # generation settings that `make_keywords` replaces
+OF_NUMBER = ("num_beams", "num_return_sequences")  # generation settings that are 1 where one text is sampled
 OF_OUTPUT = (  # generation settings that say how much is drawn and how, and change no distribution
     "max_length", "max_new_tokens", "max_time", "use_cache", "cache_config", "max_cache_len", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "pad_token_id", "bos_token_id",
@@ -148,7 +149,7 @@ def describe_settings(model: Any, options: dict[str, Any], applied: bool = True)
 def check_mode(model: Any, options: dict[str, Any]) -> None:
     """Raise ParityError for options, or generation settings that they do not name, by which `generate` does not sample
     one text after a prompt."""
-    for key in ("num_beams", "num_return_sequences"):
+    for key in OF_NUMBER:
         value = options.get(key, getattr(model.generation_config, key, None) if key not in options else None)
         if value not in (None, 1):
             source = "" if key in options else "generation_config.json: "
@@ -184,7 +185,7 @@ def replace_settings(model: Any, options: dict[str, Any], end: int | None) -> It
     original = model.generation_config
     model.generation_config = copy.deepcopy(original)
     for key in (key for key, value in options.items() if value is None):
-        setattr(model.generation_config, key, NEUTRAL.get(key))
+        setattr(model.generation_config, key, 1 if key in OF_NUMBER else None)
     model.generation_config.eos_token_id = end
     try:
         yield
