@@ -1,4 +1,4 @@
-"""A seed is a whole number from 0 to 2**63 - 1: every function and command refuses others in one line before any work."""
+"""A seed is a whole number from 0 to 2**63 - 1: functions and commands refuse others in one line before work."""
 
 from types import SimpleNamespace
 

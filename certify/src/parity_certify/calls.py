@@ -162,7 +162,8 @@ class Store:
             return None
         arrays = read_arrays(file)
         counts = (int(arrays.get(key, -1)) for key in COUNTS)
-        return Batch(arrays["prompts"], arrays["tokens"], *counts, int(arrays.get("padding", NO_PADDING)))
+        padding = int(arrays.get("padding", NO_PADDING))
+        return Batch(arrays["prompts"], arrays["tokens"], *counts)._replace(padding=padding)
 
     def write_batch(self, seed: int, number: int, batch: Batch) -> None:
         """Write a batch, if there is a folder. Raises ParityError if that fails, as on a full disk."""
@@ -220,7 +221,7 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
         if counts[1] > counts[0] >= 0:
             raise ParityError(f"sampler: {counts[1]} drafts accepted of {counts[0]} offered; allowed: at most as many")
     tokens, padding = check_tokens(answer, size, law)
-    return Batch(prompts, tokens, *counts, padding)
+    return Batch(prompts, tokens, *counts)._replace(padding=padding)
 
 
 def choose_batch_size(seed: int, number: int, batch: int) -> int:
