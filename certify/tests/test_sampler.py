@@ -251,9 +251,9 @@ def test_what_is_no_sampler_is_one_line(sample, message):
         ({"margin": "0.1"}, "margin '0.1': allowed: above 0, below 1"),
         (
             {"seeds": (0, 0)},
-            r"seeds \(0, 0\): allowed: whole numbers from 0, each another",
+            r"seeds \(0, 0\): allowed: whole numbers from 0 to .*, each another",
         ),  # a repeat on no fresh seed
-        ({"seeds": (0, 1.5)}, r"seeds \(0, 1.5\): allowed"),
+        ({"seeds": (0, 1.5)}, r"seeds 1.5: allowed"),
         ({"seeds": 3}, "seeds 3: allowed"),
     ],
 )

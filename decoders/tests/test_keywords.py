@@ -52,6 +52,9 @@ KEYWORDS = {
     "epsilon_cutoff": {"epsilon_cutoff": 0.05},
     "eta_cutoff": {"eta_cutoff": 0.1},
     "guidance": {"guidance_scale": 2.0},
+    "guidance_zero": {"guidance_scale": 0.0},  # the last token of the prompt alone
+    "guidance_half": {"guidance_scale": 0.5},
+    "guidance_below_zero": {"guidance_scale": -1.0},
     "negative": {"guidance_scale": 2.0, "negative_prompt_ids": NEGATIVE},
     "short_negative": {"guidance_scale": 1.5, "negative_prompt_ids": NEGATIVE[:, -2:]},
     "masked_negative": {
@@ -135,6 +138,15 @@ def test_tokens_are_those_of_generate(llama, shared_noise, name):
         if name != "plain":
             shared_noise.clear()
             assert not torch.equal(tokens, generate(llama, IDS, sample))
+
+
+OFF = {"guidance_scale": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "temperature": 1.0}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_a_keyword_that_is_off_changes_nothing(llama, name):
+    own = {"seed": SEED, "custom_generate": decoders.sjd_coupled}
+    assert torch.equal(generate(llama, IDS, True, **own, **{name: OFF[name]}), generate(llama, IDS, True, **own))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "gemma3", "phi3"])

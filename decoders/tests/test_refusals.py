@@ -1,6 +1,7 @@
 """Models and requests that would give other tokens than they should: one line that names what is allowed."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from decoders.tests.architectures import SIZES, make_model
 
 from parity_decoders import transformers as decoders
 from parity_decoders.errors import DecodingError
+from parity_decoders.noise import check_seed, counted_noise
 from parity_decoders.processors import split_processors
 from parity_decoders.slots import check_slots, find_windows
+from parity_decoders.verify import verify
 
 IDS = torch.tensor([[5, 6, 7]])
 
@@ -132,12 +135,33 @@ def test_numbers_of_numpy_are_numbers():
     assert torch.equal(model.generate(IDS, **options, **given), model.generate(IDS, **options, **plain))
 
 
-def test_seeds_of_torch_are_seeds():
+@pytest.mark.parametrize("seed", [0, 1, 2**62, 2**63 - 1, np.int64(3), np.uint64(2**63 - 1), np.int8(3)])
+def test_whole_numbers_from_0_are_seeds(seed):
+    assert type(check_seed(seed)) is int and check_seed(seed) == seed
+    one, same, other = (counted_noise(given, range(2)) for given in (seed, int(seed), (int(seed) + 1) % 2**63))
+    assert torch.equal(one.keys, same.keys) and not torch.equal(one.keys, other.keys)
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64, 2**64 - 1, np.int64(-1), True, 1.0, 1.5, "1", [1]])
+def test_what_is_no_seed_is_one_line(seed):
+    model = make_model("llama")
+    allowed = re.escape(f"seed: {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+    with pytest.raises(DecodingError, match=allowed):
+        model.generate(IDS, max_new_tokens=4, do_sample=True, custom_generate=decoders.sjd_coupled, seed=seed)
+    with pytest.raises(DecodingError, match=allowed):
+        verify(model, IDS, decoders.sjd_coupled, max_new_tokens=4, seed=seed)
+
+
+def test_no_seed_draws_from_torchs_generator_but_not_in_verify():
     model = make_model("llama")
     options = {"max_new_tokens": 24, "do_sample": True, "custom_generate": decoders.sjd}
-    drawn = [model.generate(IDS, **options, seed=seed) for seed in (0, 2**63, 2**64 - 1)]
-    assert not torch.equal(drawn[0], drawn[1])
-    assert torch.equal(drawn[2], model.generate(IDS, **options, seed=-1))  # the same 64 bits
+    drawn = []
+    for start in (0, 0, 1):
+        torch.manual_seed(start)
+        drawn.append(model.generate(IDS, **options, seed=None))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    with pytest.raises(DecodingError, match="seed: None; allowed"):  # it draws twice, by one seed
+        verify(model, IDS, decoders.sjd, seed=None)
 
 
 @pytest.mark.parametrize(

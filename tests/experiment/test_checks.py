@@ -71,6 +71,25 @@ WRONG = [  # a wrong configuration, and words that its line of error must hold
     (add(sjd=[{"window": 257}]), ["image.methods.sjd.0.window = 257", "at most 256 with models.scenes"]),
     (add(sjd=[{"init": "up"}]), ["image.methods.sjd.0.init = 'up'", "repeat_above"]),
     (image(sampling={"temperature": "1e-4"}), ["image.sampling.temperature = '1e-4'", "1.0e-04"]),
+    *(
+        (raw, [f"sampling{place}.guidance = {value}", "allowed: 1, which is no guidance, or more"])
+        for value in (0, 0.5, -1, 0.999)
+        for raw, place in (
+            (image(sampling={"guidance": value}), ""),
+            (image(sampling=[{"top_k": 5}, {"guidance": value}]), ".1"),
+            (vectors(sampling={"guidance": value}), ""),
+        )
+    ),
+    (vectors(batch=[1, 0]), ["continuous.batch.1 = 0", "greater than or equal to 1"]),
+    (image(sampling={"top_k": -1}), ["image.sampling.top_k = -1", "greater than or equal to 0"]),
+    (image(sampling={"top_p": 0}), ["image.sampling.top_p = 0", "greater than 0"]),
+    (image(sampling={"temperature": 0}), ["image.sampling.temperature = 0", "greater than 0"]),
+    (image(seeds={"methods": -1}), ["seeds.methods = -1", "greater than or equal to 0"]),
+    (image(seeds={"again": 2**63}), [f"seeds.again = {2**63}", f"less than or equal to {2**63 - 1}"]),
+    (image(seeds={"control": True}), ["seeds.control = True", "a whole number"]),
+    (image(seeds={"control": "1"}), ["seeds.control = '1'", "a whole number"]),
+    (image(prompts={"sample": -1}), ["image.prompts.sample = -1", "greater than or equal to 0"]),
+    (image(equality={"seeds": [1, -1]}), ["equality.seeds.1 = -1", "greater than or equal to 0"]),
     (add(sjd=[{}, {"window": 16}]), ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"]),
     (image({"sjd": [{}]}), ["image.methods", "needs ar"]),
     (image({"ar": []}), ["image.methods.ar = []", "no variant"]),

@@ -42,6 +42,7 @@ from parity_certify.laws import law as law_of
 from parity_certify.processors import ENGINES, parse_engine
 from parity_certify.sampler import certify_sampler
 from parity_certify.samples import certify_samples
+from parity_certify.seeding import check_seed, pair_seeds
 from parity_certify.verifier import SHAPES, certify_verifier
 
 Arguments = argparse.Namespace
@@ -54,6 +55,16 @@ def digest_weights(folder: Path) -> str:
         if file.is_file():
             total.update(file.name.encode() + file.read_bytes())
     return total.hexdigest()[:16]
+
+
+def tell_settings(model: Any, options: dict[str, Any], applied: bool = True) -> dict[str, str]:
+    """Print which generation settings of the target its distribution has: see `describe_settings`. Returns the line as
+    part of a sampler's description; {} if there is none."""
+    from parity_certify.adapters.transformers import describe_settings
+
+    if line := describe_settings(model, options, applied):
+        print(line, file=sys.stderr)
+    return {"settings": line} if line else {}
 
 
 def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
@@ -119,7 +130,7 @@ def judge_sampler(
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "processes")
-    seeds = a.seed, a.seed + 1
+    seeds = pair_seeds(a.seed, "--seed")
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
     if c.exit_code == 1 and diagnose is not None:
         c.details["diagnosis"] = diagnose(c)
@@ -145,7 +156,11 @@ def judge_conditions(
         Store(out / one.folder).forget()
     budget = min(60 * (a.minutes or math.inf), a.budget or math.inf)
     settings = select_settings(a, "processes", "batch") | {"budget": BUDGET if budget == math.inf else budget}
-    settings |= {"seeds": (a.seed, a.seed + 1), "folder": out, "tell": lambda text: print(text, file=sys.stderr)}
+    settings |= {
+        "seeds": pair_seeds(a.seed, "--seed"),
+        "folder": out,
+        "tell": lambda text: print(text, file=sys.stderr),
+    }
     c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings)
     return finish(c, out, spec)
 
@@ -164,6 +179,7 @@ def run_transformers(a: Arguments) -> int:
         drafts = make_checkpoint(a, "assistant")
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
     spec |= {"target": digest_weights(target), "options": dict(options), "kind": model.config.model_type}
+    spec |= tell_settings(model, options)
     if drafts:
         options["assistant_model"] = adapter.load_model(drafts)
         spec["assistant"] = digest_weights(drafts)
@@ -231,6 +247,7 @@ def run_server(a: Arguments) -> int:
     sampler = connect(a.length, options)
     engine = a.engine or sampler.name_engine()
     spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
+    spec |= tell_settings(model, named, applied=False)
     if not is_one:
         connect_more = lambda length, options, **fields: connect(length, dict(a.options) | options, **fields)  # noqa: E731
         return judge_conditions(
@@ -281,8 +298,10 @@ def run_sampler(a: Arguments) -> int:
         raise ParityError("--target, --logits, --law: none given; allowed: one of them")
     keywords = list_keywords(sample)
     if a.logits or (not is_one and (keywords is None or keywords & list_names())):
+        spec |= {} if a.logits else tell_settings(model, options, applied=False)
         conditions = make_conditions(sample, logits, vocab=V, length=a.length, engine=a.engine)
         return judge_conditions(a, *conditions, spec, sample.__name__)
+    spec |= tell_settings(model, options)
     return judge_sampler(a, sample, compute_model_law(a, options), spec, sample.__name__)
 
 
@@ -290,7 +309,7 @@ def run_verifier(a: Arguments) -> int:
     """certify a function verify(draft_tokens, draft_probs, target_probs) -> tokens"""
     name = a.verifier.rpartition(":")[2]
     settings = select_settings(a, "vocab", "drafts", "shape", "n")
-    c = certify_verifier(load(a.verifier), seeds=(a.seed, a.seed + 1), name=name, **settings)
+    c = certify_verifier(load(a.verifier), seeds=pair_seeds(a.seed, "--seed"), name=name, **settings)
     return finish(c, a.out, {"verifier": a.verifier})
 
 
@@ -300,7 +319,7 @@ def run_command(a: Arguments) -> int:
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
-    c = certify_command(a.rest, law, seeds=(a.seed, a.seed + 1), folder=a.out, **settings)
+    c = certify_command(a.rest, law, seeds=pair_seeds(a.seed, "--seed"), folder=a.out, **settings)
     return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law})
 
 
@@ -497,6 +516,7 @@ def run_way(a: Arguments) -> int:
     """Run the command that was asked for and return its exit code. Raises ParityError if the user's code ends the
     process, whatever exit code it asks for."""
     try:
+        check_seed(a.seed, "--seed")
         code: int = a.run(a)
         sys.stdout.flush()
     except SystemExit as error:

@@ -5,7 +5,7 @@ import math
 import multiprocessing
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from parity_certify.seeding import derive_row_key
 
 Sample = Callable[[np.ndarray, int], Any]
 COUNTS = ("drafted", "accepted", "rounds")  # names of the counts in `Sampled`, `Batch` and an engine's answer
+NO_PADDING = -(2**63)  # which no sampler returns as a token
 Task = tuple[int, int, int]  # seed, number and size of a batch
 
 
@@ -37,13 +38,15 @@ class Sampled(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The rows of one call: prompt numbers [n], tokens [n, L], and the counts of `Sampled` (-1: not counted)."""
+    """The rows of one call: prompt numbers [n], tokens [n, L], the counts of `Sampled` (-1: not counted), and the token
+    that filled rows up after the end (NO_PADDING: none did)."""
 
     prompts: np.ndarray
     tokens: np.ndarray
     drafted: int = -1
     accepted: int = -1
     rounds: int = -1
+    padding: int = NO_PADDING
 
 
 @dataclass
@@ -56,14 +59,18 @@ class Drawn:
     seconds: float = 0.0  # time for the sequences sampled now, not read from the folder
     sampled: int = 0  # number of sequences sampled now
     stopped: bool = False  # whether the e-process has ended the sampling
+    paddings: set[int] = field(default_factory=set)  # tokens that filled rows up after the end
 
     @property
     def n(self) -> int:
         return int(self.counts.sum())
 
     def add(self, batch: Batch, law: Law) -> None:
-        """Add a batch to the counts, and raise max_log_e if the e-value now exceeds it."""
+        """Add a batch to the counts, and raise max_log_e if the e-value now exceeds it. Raises ParityError if its rows
+        go on after the end token by another token than earlier ones."""
         self.batches.append(batch)
+        self.paddings.add(batch.padding)
+        check_paddings(self.paddings, law.end)
         self.counts += np.bincount(compute_codes(batch, law), minlength=len(self.counts))
         self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, law.cells)))
 
@@ -82,9 +89,20 @@ def compute_codes(batch: Batch, law: Law) -> np.ndarray:
     return batch.prompts * law.vocab**law.length + batch.tokens @ law.powers
 
 
-def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
+def check_paddings(tokens: Collection[int], end: int | None, rows: str = "sequences") -> None:
+    """Raise ParityError if there are several tokens after the end token; rows: which go on, in words."""
+    found = sorted(set(tokens) - {NO_PADDING})
+    if len(found) > 1:
+        shown = f"{', '.join(map(str, found[:4]))}{', ...' * (len(found) > 4)}"
+        allowed = "nothing after it, or the same token always, as padding"
+        raise ParityError(f"sampler: {rows} go on after the end token {end}, with tokens {shown}; allowed: {allowed}")
+
+
+def check_tokens(answer: Any, rows: int, law: Law) -> tuple[np.ndarray, int]:
     """Return a sampler's answer, an array, a tensor or a list of `rows` token rows, as int64 [rows, L], filled up with
-    the end token after the first one. Raises ParityError for a wrong shape, type, length or token."""
+    the end token after the first one, and the token that was there (NO_PADDING: none). Raises ParityError for a wrong
+    shape, type, length or token, and for rows that go on after the end token: with several tokens, or with one that is
+    neither -1 nor in the vocabulary."""
     answer = convert_to_array(answer) if hasattr(answer, "detach") else answer
     L, V, end = law.length, law.vocab, law.end
     allowed = f"allowed: {L}, the law's length (--length, in Python length=)"
@@ -95,6 +113,7 @@ def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
     is_array = isinstance(answer, np.ndarray) and answer.shape == (rows, L) and answer.dtype.kind in "iu"
     is_array = is_array and end is None
     tokens = answer.astype(np.int64) if is_array else np.full((rows, L), -1, dtype=np.int64)
+    after: list[list[int]] = []  # of each row that does not stop at its end token, what follows
     for i, line in enumerate([] if is_array else map(convert_to_array, answer)):
         if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
             raise ParityError(f"sampler: row {i}: shape {line.shape} of {line.dtype}; allowed: {L} token numbers")
@@ -105,12 +124,20 @@ def check_tokens(answer: Any, rows: int, law: Law) -> np.ndarray:
             raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; {allowed}")
         tokens[i, : len(line)] = line
         if ended and end is not None:
-            tokens[i, int(np.argmax(line == end)) :] = end
+            first = int(np.argmax(line == end)) + 1
+            after += [line[first:].tolist()] if first < len(line) else []
+            tokens[i, first:] = end
+    paddings = {token for line in after for token in line}
+    check_paddings(paddings, end, f"{len(after)} of {rows} sequences")
+    padding = min(paddings, default=NO_PADDING)
+    if padding not in (NO_PADDING, -1) and not 0 <= padding < V:
+        problem = f"{len(after)} of {rows} sequences go on after the end token {end}, with token {padding}"
+        raise ParityError(f"sampler: {problem}; allowed: nothing after it, or 0 to {V - 1} or -1 as padding")
     wrong = np.argwhere((tokens < 0) | (tokens >= V))
     if len(wrong):
         row, i = wrong[0]
         raise ParityError(f"sampler: row {row}, position {i}: token {tokens[row, i]}; allowed: 0 to {V - 1}")
-    return tokens
+    return tokens, padding
 
 
 @dataclass
@@ -134,7 +161,9 @@ class Store:
         if file is None or not file.exists():
             return None
         arrays = read_arrays(file)
-        return Batch(arrays["prompts"], arrays["tokens"], *(int(arrays.get(key, -1)) for key in COUNTS))
+        counts = (int(arrays.get(key, -1)) for key in COUNTS)
+        padding = int(arrays.get("padding", NO_PADDING))
+        return Batch(arrays["prompts"], arrays["tokens"], *counts)._replace(padding=padding)
 
     def write_batch(self, seed: int, number: int, batch: Batch) -> None:
         """Write a batch, if there is a folder. Raises ParityError if that fails, as on a full disk."""
@@ -186,13 +215,13 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
     if number % 4 >= 2:  # the order of prompts varies, too: they are sorted up or down
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
-    answer = sample(law.prompts[prompts], key)
+    answer, counts = sample(law.prompts[prompts], key), [-1] * len(COUNTS)
     if isinstance(answer, Sampled):
-        counts = [int(getattr(answer, key)) for key in COUNTS]
+        answer, counts = answer.tokens, [int(getattr(answer, key)) for key in COUNTS]
         if counts[1] > counts[0] >= 0:
             raise ParityError(f"sampler: {counts[1]} drafts accepted of {counts[0]} offered; allowed: at most as many")
-        return Batch(prompts, check_tokens(answer.tokens, size, law), *counts)
-    return Batch(prompts, check_tokens(answer, size, law))
+    tokens, padding = check_tokens(answer, size, law)
+    return Batch(prompts, tokens, *counts)._replace(padding=padding)
 
 
 def choose_batch_size(seed: int, number: int, batch: int) -> int:

@@ -111,9 +111,10 @@ class Engine:
             allowed = "tokens, a list for each prompt; drafted, accepted and rounds, integers"
             raise ParityError(f"line {shorten(line)!r}: allowed: {allowed}")
         try:
-            return Sampled(check_tokens(tokens, rows, self.law), *drafts)
+            check_tokens(tokens, rows, self.law)
         except ValueError as error:
             raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
+        return Sampled(tokens, *drafts)
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
         """Ask the engine for tokens after prompts [n, P]. A ParityError names the command and the request."""

@@ -27,6 +27,7 @@ import numpy as np
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.files import publish
 from parity_certify.joint_tests import digits
+from parity_certify.seeding import check_seed
 
 CELLS = 20_000  # largest number of sequences, over all prompts, that is enumerated
 TOLERANCE = 1e-6  # largest difference of a law's sum from one
@@ -196,7 +197,7 @@ def compute_probabilities(source: Any, prefixes: np.ndarray) -> tuple[np.ndarray
 def random_law(vocab: int, length: int, seed: int = 0) -> Law:
     """Draw a law at random for the prompt [0], and a draft's conditionals [N, V], in `extra`. None is below 0.1 / V."""
     check_size(vocab, length, 1)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_seed(seed))
     target, draft = rng.dirichlet(np.ones(vocab), (2, count_prefixes(vocab, length))) * 0.9 + 0.1 / vocab
     return Law(f"random {seed}", np.zeros((1, 1), dtype=np.int64), target[None], length, None, {"draft": draft})
 

@@ -21,6 +21,7 @@ from parity_certify.adapters import transformers as adapter
 from parity_certify.adapters.transformers import compute_law, get_vocab_size, load_model
 from parity_certify.errors import ParityError
 from parity_certify.files import replace_whole
+from parity_certify.seeding import check_seed
 
 SPREAD = 0.75
 EMBEDDING, MATRIX = 0.3, 0.5  # scales of weights at which the first token moves the law as much as the last one
@@ -108,7 +109,7 @@ def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
         raise ParityError(f"vocab {vocab}: allowed: 3 to 8")
     check_changes(kind, changes)
     adapter.silence_transformers()
-    torch.manual_seed(seed)
+    torch.manual_seed(check_seed(seed))
     model = getattr(transformers, MAKES[kind][0])(make_config(kind, vocab, **changes)).eval()
     randomise_weights(model)
     scale_output(model, vocab)

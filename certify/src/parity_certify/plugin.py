@@ -71,6 +71,7 @@ def certify(
     from parity_certify.evidence import DRAWS, needed
     from parity_certify.laws import Law, law
     from parity_certify.sampler import certify_sampler
+    from parity_certify.seeding import pair_seeds
 
     if isinstance(target, Law):
         target_law = target
@@ -83,7 +84,7 @@ def certify(
     else:
         target_law = law(target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end)
     size = n or needed(target_law.cells, margin, 0.025)
-    settings |= {"margin": margin, "alpha": false_alarm, "seeds": (seed, seed + 1), "tell": lambda text: None}
+    settings |= {"margin": margin, "alpha": false_alarm, "seeds": pair_seeds(seed), "tell": lambda text: None}
     settings["draws"] = 199 if false_alarm < 1e-3 else DRAWS  # below 1e-3 the e-process decides, not a simulated null
     for times in LOOKS if n is None else (1.0,):
         certificate = certify_sampler(sampler, target_law, n=int(size * times), folder=folder, **settings)

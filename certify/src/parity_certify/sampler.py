@@ -28,6 +28,7 @@ from parity_certify.import_by_name import get_function_name
 from parity_certify.independence import LAGS
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
+from parity_certify.seeding import check_seed
 
 TELL_SECONDS = 5.0  # seconds between two lines of progress
 MAX_REPEAT = 4  # the largest repeat of a rejection, as a multiple of n
@@ -156,7 +157,7 @@ def format_duration(seconds: float) -> str:
 
 def check_settings(seeds: Any = (0, 1), **settings: Any) -> None:
     """Raise ParityError if a setting is not a number above 0, margin or alpha not below 1, or any other but a time not
-    whole; None is allowed. Likewise unless the seeds are whole numbers from 0, each another."""
+    whole; None is allowed. Likewise unless the seeds are seeds (`check_seed`), each another."""
     for key, value in settings.items():
         is_share, is_time = key in ("margin", "alpha"), key in ("minutes", "budget")
         kind = numbers.Real if is_share or is_time else numbers.Integral
@@ -166,9 +167,9 @@ def check_settings(seeds: Any = (0, 1), **settings: Any) -> None:
             shown = f"{value:g}" if isinstance(value, numbers.Real) else repr(value)
             limit = ", below 1" if is_share else "" if is_time else ", a whole number"
             raise ParityError(f"{key} {shown}: allowed: above 0{limit}")
-    whole = isinstance(seeds, Sequence) and all(isinstance(s, numbers.Integral) and int(s) >= 0 for s in seeds)
-    if not whole or not seeds or len(set(seeds)) < len(seeds):
-        raise ParityError(f"seeds {seeds!r}: allowed: whole numbers from 0, each another")
+    is_list = isinstance(seeds, Sequence) and not isinstance(seeds, str) and bool(seeds)
+    if not is_list or len({check_seed(seed, "seeds") for seed in seeds}) < len(seeds):
+        raise ParityError(f"seeds {seeds!r}: allowed: whole numbers from 0 to 2**63 - 1, each another")
 
 
 def certify_sampler(

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from parity_certify.calls import COUNTS, Batch, Drawn, check_tokens
+from parity_certify.calls import COUNTS, NO_PADDING, Batch, Drawn, check_paddings, check_tokens
 from parity_certify.certificate import Certificate, make_certificate
 from parity_certify.errors import ParityError
 from parity_certify.evidence import make_sample_rows
@@ -30,6 +30,7 @@ from parity_certify.joint_tests import compute_log_e
 from parity_certify.laws import Law
 from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import check_settings, has_copies
+from parity_certify.seeding import LARGEST_SEED
 
 CHANCE = 1e-4  # equal counts that are less likely than this are copies
 Line = dict[str, Any]
@@ -72,9 +73,10 @@ def read_integer(line: Line, key: str, low: int, high: float, default: int | Non
     return number
 
 
-def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
-    """Read the codes of a line's sequences, and how often each was drawn; None for a line of a single sequence. Raises
-    ParityError for a line with neither tokens nor counts, or with tokens that the law does not allow."""
+def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None, int]:
+    """Read the codes of a line's sequences, how often each was drawn (None for a line of a single sequence), and the
+    token that fills them up after the end. Raises ParityError for a line with neither tokens nor counts, or with tokens
+    that the law does not allow."""
     counts = line.get("counts")
     tokens = line.get("tokens")
     weights = None
@@ -91,7 +93,8 @@ def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
             raise ParityError(f"tokens: {' / '.join(counts)[:80]!r}; allowed: integers, as in 2 1 3") from None
     else:
         raise ParityError('neither tokens nor counts; allowed: "tokens": [2, 1, 3] or "counts": {"2 1 3": 412}')
-    return check_tokens(rows, len(rows), law) @ law.powers, weights
+    checked, padding = check_tokens(rows, len(rows), law)
+    return checked @ law.powers, weights, padding
 
 
 def log_largest_probability(counts: np.ndarray) -> float:
@@ -146,6 +149,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
     order: dict[int, list[tuple[int, int]]] = {}
     large: dict[tuple[int, bytes], int] = {}  # first line of each prompt and counts that do not recur by chance
     empty = np.zeros(0, dtype=np.int64)
+    paddings: list[int] = []  # of each line, the token that fills sequences up after the end
     for number, line in read_lines(file):
         try:
             if not isinstance(line, dict):
@@ -154,10 +158,11 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
                 if (digest := law.extra.get("sha256")) and line.get("law_sha256", digest) != digest:
                     raise ParityError(f"law_sha256: of another law; allowed: {digest}")
                 continue
-            seed = read_integer(line, "seed", 0, 2**63, None)
+            seed = read_integer(line, "seed", 0, LARGEST_SEED, None)
             prompt = read_integer(line, "prompt", 0, len(law.prompts) - 1, 0)
             sample = drawn.setdefault(seed, Drawn(np.zeros(len(law.cells), dtype=np.int64)))
-            codes, weights = read_codes(line, law)
+            codes, weights, padding = read_codes(line, law)
+            paddings.append(padding)
             counts = np.bincount(codes, weights, law.joint.shape[1]).astype(np.int64)
             sample.counts.reshape(law.joint.shape)[prompt] += counts
             if weights is None:
@@ -171,6 +176,11 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
                 sample.batches.append(Batch(empty, empty, drafted, *counted))
         except ValueError as error:
             raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
+    try:
+        going_on = sum(padding != NO_PADDING for padding in paddings)
+        check_paddings(paddings, law.end, f"{going_on} of {len(paddings)} lines")
+    except ParityError as error:
+        raise ParityError(f"samples: {file}: {str(error).removeprefix('sampler: ')}") from None
     if len(drawn) != 2:
         allowed = "two: a rejection must repeat on the second"
         raise ParityError(f"samples: {file}: seeds {sorted(drawn)}; allowed: {allowed}")

@@ -16,6 +16,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 from parity_certify.sampler import CHANCE, TELL_SECONDS, check_settings, format_duration
+from parity_certify.seeding import check_seed
 from parity_certify.teacher_forced import run_battery
 from parity_certify.verdict import Verdict
 
@@ -71,6 +73,19 @@ def read_texts(file: Path) -> list[Text]:
     if len(texts) < MIN_TEXTS:
         raise ParityError(f"{file}: {len(texts)} texts; allowed: {MIN_TEXTS} or more")
     return texts
+
+
+def cut_at_end(texts: list[Text], ends: list[int]) -> list[Text]:
+    """Cut texts after their first end token, so that padding is not judged. Raises ParityError if texts go on: with
+    several tokens."""
+    found = [next((i for i, t in enumerate(text["tokens"], 1) if t in ends), None) for text in texts]
+    after = [text["tokens"][i:] for text, i in zip(texts, found, strict=True) if i and text["tokens"][i:]]
+    if len({token for tokens in after for token in tokens}) > 1:
+        problem = f"{len(after)} of {len(texts)} texts go on after the end token {' or '.join(map(str, ends))}"
+        allowed = "nothing after it, or the same token always, as padding; eos_token_id=null for texts without an end"
+        raise ParityError(f"texts: {problem}; allowed: {allowed}")
+    keys = ("tokens", "top_logprobs")
+    return [text | {key: text[key][:i] for key in keys if text.get(key)} for text, i in zip(texts, found, strict=True)]
 
 
 class Judged:
@@ -332,36 +347,51 @@ def certify_texts(
     """Certify a file of texts by the target's conditionals or, without a target, by the engine's log-probabilities. The
     verdict is lossy, inconclusive or consistent, with the smallest effects that would be found; there is no TV bound.
 
-    options          of sampling, as keywords of transformers' `generate`
+    options          of sampling, as keywords of transformers' `generate`. Penalties and the like of the target's
+                     generation_config.json are part of its distribution unless the options name them (None: left out),
+                     and a line says so. eos_token_id: where texts end (None: nowhere)
     dtype            that the engine computes in, one of DTYPES; in a shorter one than float32, tokens that the options
                      just exclude are counted, and do not reject one by one
     minutes, budget  the time for everything, in minutes or seconds: texts that do not fit are not tested
     """
     check_settings(alpha=alpha, minutes=minutes, budget=budget)
+    check_seed(seed)
     if dtype not in DTYPES:
         raise ParityError(f"dtype: {dtype}; allowed: {', '.join(DTYPES)}")
     start = time.monotonic()
+    options, settings = dict(options or {}), ""
     limit = min(60 * (minutes or math.inf), budget or math.inf)
     lines = read_texts(texts)
     source: OfTarget | OfEngine
     if target is None:
-        if options:
-            raise ParityError(f"options: {', '.join(options)}; allowed: with a target, whose law they change")
+        if unread := set(options) - {"eos_token_id"}:
+            problem = f"options: {', '.join(sorted(unread))}"
+            raise ParityError(f"{problem}; allowed: with a target, whose law they change; eos_token_id without")
         name = "engine's log-probabilities"
+        ends = options.get("eos_token_id")
+        lines = cut_at_end(lines, [] if ends is None else np.atleast_1d(ends).tolist())
         judged = Judged(lines, math.inf, tell)
         source = OfEngine(lines, judged)
         tests = f"{', '.join(PARTIAL)}: the engine's own log-probabilities"
     else:
-        from parity_certify.adapters.transformers import load_model
+        from parity_certify.adapters.transformers import check_mode, describe_settings, list_ends, load_model
 
         tests = "all tests: the target's conditionals"
         model = load_model(target)
         name = str(model.config.model_type)
+        check_mode(model, options)
+        if settings := describe_settings(model, options):
+            tell(settings)
+        ends = list_ends(model, options)
+        lines = cut_at_end(lines, ends)
+        options |= {"eos_token_id": ends or None}
         judged = Judged(lines, 0.95 * limit - (time.monotonic() - start), tell)
-        source = OfTarget(model, lines, options or {}, judged, dtype in ("bfloat16", "float16"))
+        source = OfTarget(model, lines, options, judged, dtype in ("bfloat16", "float16"))
     check_copies(lines, source)
     rows = make_rows(source, name, alpha, seed)
     v = judge_texts(rows, judged, alpha)
+    if settings:
+        v = replace(v, tested=(*v.tested, settings))
     details: dict[str, Any] = {"n": [judged.texts], "of": len(lines), "tokens": judged.tokens, "tests": tests}
     details |= {"alpha": alpha, "budget": None if limit == math.inf else limit, "seconds": time.monotonic() - start}
     return Certificate(v, rows, details=details)

@@ -149,14 +149,19 @@ class Noise:
         return self._draw(use, index, n, self.dtype, _make_normal)
 
 
+def check_seed(seed: Any) -> int:
+    """Return a seed as an int. Raises DecodingError unless it is a whole number, of Python or numpy, from 0 to
+    2**63 - 1: -1, which means a random seed elsewhere, is none."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= int(seed) < 1 << 63:
+        raise DecodingError(f"seed: {seed!r}; allowed: a whole number from 0 to 2**63 - 1")
+    return int(seed)
+
+
 def counted_noise(
     seed: int, rows: range, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
 ) -> Noise:
-    """Make the noise of rows that have no prompt, keyed by their numbers and a seed; the equality tests draw samples
-    with it. Raises DecodingError for a seed that torch would not take."""
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if not whole or not -(1 << 63) <= seed < 1 << 64:
-        raise DecodingError(f"seed: {seed!r}; allowed: a whole number from -2**63 to 2**64 - 1")
+    """Make the noise of rows that have no prompt, keyed by their numbers and a seed or any other whole number of 64
+    bits; the equality tests draw samples with it."""
     keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
     # a product of tensors wraps modulo 2^64
     return Noise(_mix(keys * GOLDEN + torch.full_like(keys, _wrap_to_int64(int(seed))) * MIX2), dtype)

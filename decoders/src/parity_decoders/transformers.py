@@ -38,7 +38,7 @@ from transformers.utils import ModelOutput
 
 from parity_decoders.captured import capture, compile_passes
 from parity_decoders.errors import DecodingError
-from parity_decoders.noise import counted_noise
+from parity_decoders.noise import check_seed, counted_noise
 from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
 from parity_decoders.slots import (
     SlotNetwork,
@@ -296,7 +296,7 @@ def run_decoder(
             f"{decoder.__name__}: compile or capture with {reader}, which reads the tokens before a slot; "
             "allowed: processors of scores alone"
         )
-    seed = int(torch.randint(2**62, (), device="cpu")) if request.seed is None else request.seed
+    seed = int(torch.randint(2**62, (), device="cpu")) if request.seed is None else check_seed(request.seed)
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
     noise.array = noise.array and not static  # a graph has no calls of numpy
     longest = int(unpadded.sum(1).max())

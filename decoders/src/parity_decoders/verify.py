@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from parity_decoders import transformers
 from parity_decoders.errors import DecodingError
-from parity_decoders.noise import Noise, counted_noise
+from parity_decoders.noise import Noise, check_seed, counted_noise
 from parity_decoders.processors import GenerateLaw, split_processors
 from parity_decoders.races import (
     LEVEL,
@@ -48,6 +48,7 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
     name = decoder.__name__
     if name == "ar":
         raise DecodingError("ar: plain decoding itself; allowed: another decoder")
+    seed = check_seed(seed)
     parameters = inspect.signature(decoder).parameters.values()
     is_option = {
         p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in transformers.KEYWORDS

@@ -13,6 +13,7 @@ from parity_certify import verdict
 from parity_certify.certificate import FEW_ROUNDS, Certificate
 from parity_certify.import_by_name import get_function_name
 from parity_certify.result_rows import Row
+from parity_certify.sampler import check_settings
 
 
 def find_gaps(rows: Sequence[Row]) -> list[str]:
@@ -54,6 +55,7 @@ def certify(
     from parity.equality.exact import exact  # imported here because it brings torch, which other commands do not need
     from parity.equality.targets.discrete import targets
 
+    check_settings(seeds)
     name = get_function_name(decoder)
     rows = exact(decoder, targets(models), options, claim=claim, n=n, seeds=seeds, threads=threads)
     value = verdict.judge_decoders(rows, {name: claim}, margin)[0]["value"]

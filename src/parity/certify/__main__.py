@@ -8,6 +8,7 @@ from typing import Any
 
 from parity_certify.__main__ import choose_folder, digest_code, finish, main
 from parity_certify.import_by_name import load, parse_option
+from parity_certify.seeding import pair_seeds
 
 from parity.certify import certify
 
@@ -17,7 +18,7 @@ def run_decoder(a: argparse.Namespace) -> int:
     from parity.base.command import pin_threads
 
     pin_threads(1)  # torch gets one thread, as tensors are small; --threads runs chunks side by side
-    settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "seeds": (a.seed, a.seed + 1)}
+    settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "seeds": pair_seeds(a.seed)}
     certificate = certify(load(a.decoder), threads=a.threads, **settings, **dict(a.option))
     spec = {"decoder": a.decoder, "code": digest_code(a.decoder), "options": dict(a.option), **settings}
     return finish(certificate, choose_folder(a, certificate.name, spec), spec)

@@ -8,6 +8,7 @@ import re
 import reprlib
 from typing import Annotated, Any, Literal, TypeVar
 
+from parity_certify.seeding import LARGEST_SEED
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from parity.base.errors import ConfigError
@@ -54,9 +55,20 @@ Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")]
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # a model's family names its parts
 File = Annotated[str, AfterValidator(check_path)]
-Seed = Annotated[int, Field(ge=0, le=2**31)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Batch = Annotated[int, Field(ge=1, le=4096)]
 Scalar = str | int | float | bool | None
+
+
+def check_guidance(value: Any) -> Any:
+    """Return a scale of guidance. Raises ValueError if it is below 1: there some authors' code gives the model without
+    guidance, as at 1, and others' mixes in, or gives at 0, the model without a caption."""
+    if isinstance(value, int | float) and value < 1:
+        raise ValueError("allowed: 1, which is no guidance, or more (below 1 authors' codes differ)")
+    return value
+
+
+Guidance = Annotated[float, BeforeValidator(check_guidance)]
 
 
 class Strict(BaseModel):
@@ -168,7 +180,7 @@ class Networks(Strict):
 class SamplingSpec(Strict):
     """The law that is sampled; the same for a decoder and its baseline."""
 
-    guidance: float = Field(1.8, ge=0, le=50)
+    guidance: Guidance = Field(1.8, ge=1, le=50, description="scale s of u + s (c - u); 1: none")
     temperature: float = Field(1.0, gt=0, le=10)
     top_k: int = Field(0, ge=0, description="0 keeps every token")
     top_p: float = Field(1.0, gt=0, le=1)
@@ -181,7 +193,7 @@ class HeadSpec(Strict):
     sampler: Literal["ddpm", "ddim"] = Field("ddpm", description="of a diffusion head")
     eta: float = Field(1.0, gt=0, le=1, description="ddim: share of DDPM's noise; at 0 a trajectory has no density")
     temperature: float = Field(1.0, gt=0, le=10, description="multiplies the deviation of every step")
-    guidance: float = Field(1.0, ge=1, le=100)
+    guidance: Guidance = Field(1.0, ge=1, le=100, description="scale s of u + s (c - u); 1: none")
     guidance_schedule: Literal["linear", "constant"] = Field(
         "linear", description="over the tokens of an image; mar has both, xar linear, harmon constant"
     )
@@ -237,7 +249,7 @@ class EqualitySpec(Strict):
     margin_clip: float = Field(0.02, gt=0, description="TOST margin on the mean CLIP cosine")
     margin_logp: float = Field(0.05, gt=0, description="TOST margin on the mean log-probability per token, nats")
     swaps: int = Field(499, ge=99, le=100_000, description="within-prompt swaps of the paired tests")
-    seeds: list[int] = Field([11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next")
+    seeds: list[Seed] = Field([11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next")
 
 
 class FigureSpec(Strict):
@@ -451,11 +463,17 @@ def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as problem:
-        error = problem.errors()[0]
-        path = [str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
+        errors = [(_list_keys(error["loc"]), error) for error in problem.errors()]
+        first = errors[0][0]  # of a value that may be a list, its part that is refused comes after the value itself
+        path, error = max((one for one in errors if one[0][: len(first)] == first), key=lambda one: len(one[0]))
         key = ".".join(filter(None, (prefix, *path))) or "config"
         shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
         raise ConfigError(f"{key}{shown}: {_describe_allowed(error, schema)}") from None
+
+
+def _list_keys(loc: tuple) -> list[str]:
+    """List the keys that lead to the place of pydantic's error, without the names of the types that it tried."""
+    return [str(p) for p in loc if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
 
 
 def _describe_allowed(error: Any, schema: type[BaseModel]) -> str:

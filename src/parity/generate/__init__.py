@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.seeding import check_seed
 
 from parity.base import machine
 from parity.base.devices import check
@@ -139,7 +140,8 @@ class Generator:
         self, prompts: Sequence[str], method: str = "auto", seed: int = 0, n: int = 1, batch: int = 8, **given: Any
     ) -> Iterator[list[Made]]:
         """Yield the pictures or texts, `n` of each prompt, decoded `batch` at once. given: options of the method.
-        Raises ParityError for prompts that are no list, or that the model cannot read."""
+        Raises ParityError for prompts that are no list, or that the model cannot read, and for a seed that is none."""
+        seed = check_seed(seed)
         method, chosen = self.choose_method(method, given)
         if isinstance(prompts, str) or not prompts:
             raise ParityError(f"prompts {prompts!r}: allowed: a list of one or more")

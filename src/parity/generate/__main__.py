@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 import yaml
+from parity_certify.seeding import check_seed
 
 from parity.base.command import add_own_device, pin_threads, progress, run_command
 from parity.base.errors import ParityError
@@ -194,6 +195,7 @@ def main() -> None:
     for name in ("n", "batch", "threads"):
         if getattr(a, name) < 1:
             raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
+    check_seed(a.seed, "--seed")
     pin_threads(a.threads)
     prompts = read_given_prompts(a.prompt)
     generator = load(a.model, a.configfile, a.dtype, a.device)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from parity_certify.seeding import check_seed
 
 from parity.base.command import add_arguments, add_own_device, pin_threads, run_command
 from parity.base.devices import take_device
@@ -200,6 +201,7 @@ def main() -> None:
         raise ParityError("kind: none; allowed: heads, draft, drafter, or --auto")
     given = {name: value for name in TrainingSpec.model_fields if (value := getattr(a, name)) is not None}
     spec = validate(TrainingSpec, given, "--")
+    check_seed(a.seed, "--seed")
     pin_threads(a.threads)
     if a.auto:
         from parity.train.auto import describe_choices

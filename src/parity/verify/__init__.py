@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from parity_certify.result_rows import Row
+from parity_certify.seeding import check_seed
 from parity_decoders.races import (
     LEVEL,
     Draws,
@@ -49,6 +50,7 @@ def verify(
 ) -> Verification:
     """Decode `n` pictures or texts of the prompts by a method, with options `given`, and judge them. Prompts are
     repeated if there are fewer than n. Raises ParityError for plain decoding itself."""
+    seed = check_seed(seed)
     method, options = generator.choose_method(method, given)
     plain = find_plain_method(generator.kind)
     if method == plain:

@@ -11,6 +11,8 @@ each token is tested by its law given those before it. Exit code 1 for a fault.
 import argparse
 from pathlib import Path
 
+from parity_certify.seeding import check_seed
+
 from parity.base.command import add_own_device, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.generate import load
@@ -37,6 +39,7 @@ def main() -> None:
     for name in ("n", "threads"):
         if getattr(a, name) < 1:
             raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
+    check_seed(a.seed, "--seed")
     pin_threads(a.threads)
     generator = load(a.model, a.configfile, a.dtype, a.device)
     prompts = read_given_prompts(a.prompt)

@@ -29,7 +29,10 @@ from parity_certify.processors import (
     shape_law,
 )
 
-PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
+PLAIN = {  # a server may have other defaults, as of generation_config.json
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "repetition_penalty": 1.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0, "cache_prompt": True,
+}  # fmt: skip
 WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # for vLLM and SGLang: return all letters, or numbers
 NOT_OF_LAW = ("prompt_as", "parallel", "cache_prompt", "ignore_eos")  # and those whose names begin with "speculative"
 PROBE = 200  # sequences that tell whether the server heeds an option

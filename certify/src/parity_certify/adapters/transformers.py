@@ -34,6 +34,22 @@ SPECULATIVE = (  # these options say how tokens are drafted, and change no law
     "max_matching_ngram_size", "assistant_early_exit", "use_mtp", "speculation_type", "cache_implementation",
     "candidate_generator", "assistant_ensemble_weight",
 )  # fmt: skip
+NEUTRAL: dict[str, Any] = {  # generation settings with these values change no distribution
+    "do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
+    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0,
+    "guidance_scale": 1, "num_beams": 1, "num_return_sequences": 1, "remove_invalid_values": False,
+    "renormalize_logits": False, "token_healing": False,
+}  # fmt: skip
+OVERRIDDEN = ("do_sample", "temperature", "top_k", "top_p")  # generation settings that `make_keywords` replaces
+OF_NUMBER = ("num_beams", "num_return_sequences")  # generation settings that are 1 where one text is sampled
+OF_OUTPUT = (  # generation settings that say how much is drawn and how, and change no distribution
+    "max_length", "max_new_tokens", "max_time", "use_cache", "cache_config", "max_cache_len", "output_attentions",
+    "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "pad_token_id", "bos_token_id",
+    "eos_token_id", "decoder_start_token_id", "is_assistant", "compile_config", "disable_compile", "low_memory",
+    "continuous_batching_config", "prefill_chunk_size", "_from_model_config", "transformers_version", "early_stopping",
+    "length_penalty", "num_beam_groups", "diversity_penalty", "generation_kwargs",
+)  # fmt: skip
 OF_ASSISTANT = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
 
 
@@ -111,12 +127,49 @@ def get_vocab_size(model: Any) -> int:
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
+def describe_settings(model: Any, options: dict[str, Any], applied: bool = True) -> str:
+    """Say in a line which of a model's generation settings, of generation_config.json, its distribution here has and
+    which it does not, except those that the options name; "" if there are none. applied: whether the distribution is
+    that of `generate`; else it has none of them."""
+    given = {
+        key: value
+        for key, value in model.generation_config.to_diff_dict().items()
+        if key not in (*options, *SPECULATIVE, *OF_OUTPUT) and value not in (None, NEUTRAL.get(key))
+    }
+    held = [key for key in given if applied and key not in OVERRIDDEN]
+    left = [key for key in given if key not in held]
+    shown = {key: f"{key} {value}" for key, value in given.items()}
+    words = [
+        f"with {', '.join(shown[key] for key in held)} ({held[0]}=null leaves it out)" if held else "",
+        f"without {', '.join(shown[key] for key in left)} (an option {left[0]}=VALUE applies it)" if left else "",
+    ]
+    return "generation_config.json: the target is taken " + ", ".join(filter(None, words)) if given else ""
+
+
+def check_mode(model: Any, options: dict[str, Any]) -> None:
+    """Raise ParityError for options, or generation settings that they do not name, by which `generate` does not sample
+    one text after a prompt."""
+    for key in OF_NUMBER:
+        value = options.get(key, getattr(model.generation_config, key, None) if key not in options else None)
+        if value not in (None, 1):
+            source = "" if key in options else "generation_config.json: "
+            raise ParityError(f"{source}{key} {value}: not sampling; allowed: 1, as by the option {key}=1")
+
+
+def list_ends(model: Any, options: dict[str, Any]) -> list[int]:
+    """List the end tokens of the options, else of the model's generation settings."""
+    ends = options.get("eos_token_id", model.generation_config.eos_token_id)
+    return [] if ends is None else [int(end) for end in np.atleast_1d(ends)]
+
+
 def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict[str, Any]:
     """Make the keywords of `generate` to sample `length` tokens: no top-k, top-p or end token but those in the options
-    and `end`. A dict under `watermarking_config` becomes the configuration that it describes."""
+    and `end`. A dict under `watermarking_config` becomes the configuration that it describes; an option that is None is
+    left out."""
     import transformers
 
-    keywords = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0, "temperature": 1.0} | options
+    keywords: dict[str, Any] = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0}
+    keywords |= {"temperature": 1.0} | {key: value for key, value in options.items() if value is not None}
     keywords |= {"pad_token_id": 0} if end is None else {"eos_token_id": end, "pad_token_id": end}
     mark = keywords.get("watermarking_config")
     if isinstance(mark, dict):
@@ -126,10 +179,13 @@ def make_keywords(options: dict[str, Any], length: int, end: int | None) -> dict
 
 
 @contextlib.contextmanager
-def replace_end_token(model: Any, end: int | None) -> Iterator[None]:
-    """Context manager: give the model a copy of its generation settings, with `end` as its only end token or none."""
+def replace_settings(model: Any, options: dict[str, Any], end: int | None) -> Iterator[None]:
+    """Context manager: give the model a copy of its generation settings, with `end` as its only end token or none, and
+    without those that are None in the options."""
     original = model.generation_config
     model.generation_config = copy.deepcopy(original)
+    for key in (key for key, value in options.items() if value is None):
+        setattr(model.generation_config, key, 1 if key in OF_NUMBER else None)
     model.generation_config.eos_token_id = end
     try:
         yield
@@ -142,6 +198,7 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
     the law at each position of paths [B, L] after inputs [B, P]. Options that only say how to draft are ignored.
     Raises ParityError for options that `generate` refuses."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
+    check_mode(model, options)
     laws: list[Tensor] = []
     sampled = options.get("do_sample", True)  # greedy decoding gives the likeliest token probability 1
 
@@ -162,7 +219,7 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
         return sequences
 
     keywords = make_keywords(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
-    with replace_end_token(model, end), torch.no_grad(), warnings.catch_warnings():
+    with replace_settings(model, options, end), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             model.generate(inputs=inputs, custom_generate=walk, **keywords)
@@ -281,7 +338,8 @@ class Generate:
         drafts, rows = [0, 0, 0], []
         keywords = make_keywords(self.options, self.length, self.end)
         start = 1 if self.model.config.is_encoder_decoder else prompts.shape[1]
-        with replace_end_token(self.model, self.end), self.count_drafts(drafts) as counts, warnings.catch_warnings():
+        settings = replace_settings(self.model, self.options, self.end)
+        with settings, self.count_drafts(drafts) as counts, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for prompt in torch.from_numpy(np.asarray(prompts)):
                 inputs = prompt[None]
@@ -301,10 +359,11 @@ class Continuous(Generate):
 
         keywords = {"eos_token_id": -1} | make_keywords(self.options, self.length, self.end)
         del keywords["cache_implementation"]
-        config = transformers.GenerationConfig(**keywords)
         sizes: dict[str, Any] = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 64}
         engine = transformers.ContinuousBatchingConfig(seed=seed, **sizes)
-        with replace_end_token(self.model, self.end):
+        with replace_settings(self.model, self.options, self.end):
+            config = copy.deepcopy(self.model.generation_config)
+            config.update(**keywords)
             answers = self.model.generate_batch(
                 inputs=np.asarray(prompts).tolist(), generation_config=config, continuous_batching_config=engine
             )
