@@ -242,6 +242,44 @@ def test_on_and_off_are_words_where_words_are_asked_for():
         checks.make_config(image() | yaml.safe_load("compile: yes please"))
 
 
+QUOTES = "write it in quotes"
+
+
+@pytest.mark.parametrize(
+    ("yaml_text", "words"),
+    [
+        ("experiment: 2026-11-27", ["experiment = datetime.date(2026, 11, 27)", "reads it as a date", QUOTES]),
+        ("experiment: 2026-11-27 10:00:00", ["experiment = ", "reads it as a time", QUOTES]),
+        ("experiment: 007", ["experiment = 7", "reads it as a number", QUOTES]),
+        ("experiment: 1.5", ["experiment = 1.5", "reads it as a number", QUOTES]),
+        ("experiment: off", ["experiment = False", "yes, no, on, off", QUOTES]),
+        ("protocol: yes", ["protocol = True", QUOTES]),
+        ("models: {on: {family: llamagen}}", ["models: key = True", "yes, no, on, off", QUOTES]),
+        ("models: {12: {family: llamagen}}", ["models: key = 12", "a number", QUOTES]),
+        ("models: {null: {family: llamagen}}", ["models: key = None", "nothing", QUOTES]),
+        ("models: {m: {family: 2026-01-02}}", ["models.m.family = ", "a date", QUOTES]),
+        (f"models: {{m: {{family: xlnet, revision: {'1' * 40}}}}}", ["models.m.revision = 1111", "a number", QUOTES]),
+        ("image: {methods: {ar: [{}], 3: [{}]}}", ["image.methods: key = 3", "a number", QUOTES]),
+        ("image: {methods: {ar: [{}], sjd: [{no: 3}]}}", ["image.methods.sjd.0: key = False", QUOTES]),
+        ("image: {methods: {ar: [{}]}, prompts: {column: 1}}", ["image.prompts.column = 1", "a number", QUOTES]),
+        ("1: 2", ["config: key = 1", "a number", QUOTES]),
+        ("repeat: y", ["repeat = 'y'", "true or false"]),
+        ("repeat: 'yes'", ["repeat = 'yes'", "true or false", "unquoted"]),
+        ("equality: {n: 1e5}", ["equality.n = '1e5'", "write 100000, unquoted"]),
+        ("image: {methods: {ar: {}}}", ["image.methods.ar = {}", "a list"]),
+    ],
+)
+def test_a_text_that_yaml_reads_as_another_type_is_one_line_that_says_so(yaml_text, words):
+    assert_refused(words, checks.make_config, image() | yaml.safe_load(yaml_text))
+
+
+@pytest.mark.parametrize("name", ["2026-11-27", "007", "off", "null", "1.5"])
+def test_in_quotes_it_is_a_name(name):
+    text = f"experiment: '{name}'\nmodels: {{'{name}': {{family: llamagen}}}}"
+    config = checks.make_config(image() | yaml.safe_load(text))
+    assert (config.experiment, *config.models) == (name, name)
+
+
 def make_bomb(levels):
     """Make nested lists of 9 ** levels entries that share their parts, as read from a few hundred bytes of YAML."""
     lines = [f"a0: &a0 [{', '.join('x' * 9)}]"]

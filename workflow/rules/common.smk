@@ -55,9 +55,18 @@ def find_workflow_file(name):
 
 ONLY = str(config.pop("only", None) or "").replace(",", " ").split()  # of the field: no part of the experiment
 
-if not config_overlay.is_complete(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
+try:
+    FILES = workflow.overwrite_configfiles if MAIN else []
+    DEFAULT = next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), None)
+    IS_COMPLETE = config_overlay.is_complete(FILES, {} if MAIN else config)
+    if DEFAULT and not IS_COMPLETE:
+        config_overlay.read_experiment(Path(DEFAULT))
+except ParityError as error:
+    refuse(error)
 
-    configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), find_shipped("config.yaml"))
+if not IS_COMPLETE:
+
+    configfile: DEFAULT or find_shipped("config.yaml")
 
 
 config.pop("only", None)  # reading a configuration file puts the command line's words back

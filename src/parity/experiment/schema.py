@@ -3,6 +3,7 @@
 The descriptions of the fields are the reference of the configuration (docs/reference/configuration.md).
 """
 
+import datetime
 import math
 import re
 import reprlib
@@ -441,7 +442,19 @@ WANTED = {  # what is allowed, by pydantic's type of an error
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "text",
+    "invalid_key": "text",
     "model_type": "a mapping of keys to values",
+    "dict_type": "a mapping of keys to values",
+    "list_type": "a list",
+}
+READ = {  # what YAML reads of an unquoted text, by its type in Python
+    bool: "true or false (yes, no, on, off)",
+    int: "a number",
+    float: "a number",
+    datetime.datetime: "a time",
+    datetime.date: "a date",
+    bytes: "bytes",
+    type(None): "nothing",
 }
 
 
@@ -453,8 +466,9 @@ def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
     except ValidationError as problem:
         error = problem.errors()[0]
         path = [str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
-        key = ".".join(filter(None, (prefix, *path))) or "config"
-        shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
+        is_key = error["type"] == "invalid_key" or error["loc"][-1:] == ("[key]",)  # the key itself is wrong
+        key = ".".join(filter(None, (prefix, *(path[:-1] if is_key else path)))) or "config"
+        shown = "" if error["type"] == "missing" else f"{': key' if is_key else ''} = {brief(error['input'])}"
         raise ConfigError(f"{key}{shown}: {_describe_allowed(error, schema)}") from None
 
 
@@ -468,15 +482,23 @@ def _describe_allowed(error: Any, schema: type[BaseModel]) -> str:
     if kind == "literal_error":
         return f"allowed: {error['ctx']['expected']}"
     if kind in WANTED:
-        return f"allowed: {WANTED[kind]}{_hint_spelling(kind, error['input'])}"
+        hint = _hint_quotes(error["input"]) if WANTED[kind] == "text" else _hint_spelling(kind, error["input"])
+        return f"allowed: {WANTED[kind]}{hint}"
     text = error["msg"].removeprefix("Value error, ").replace("Input should be", "allowed:")
     return text.replace("String should", "allowed: text that should")
+
+
+def _hint_quotes(value: Any) -> str:
+    """Explain that a text must be quoted that YAML reads as a value of another type; "" for a mapping or a list."""
+    return f" (YAML reads it as {READ[type(value)]}: write it in quotes)" if type(value) in READ else ""
 
 
 def _hint_spelling(kind: str, value: Any) -> str:
     """Explain how to write a number that YAML reads as text, such as 1e-4; "" if the value is no such text, or `kind`,
     the type of pydantic's error, is not about numbers."""
     try:
+        if kind == "bool_type" and value in ("y", "n", "yes", "no", "on", "off", "true", "false"):
+            return " (unquoted)"
         number = float(value) if kind in ("int_type", "float_type") and isinstance(value, str) else math.nan
     except ValueError:
         return ""
