@@ -374,3 +374,33 @@ def test_networks_judge_published_models_alone(config, tmp_path):
     assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
     limited = checks.make_config(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
     assert paths.reference_pictures(limited, "discrete", True)[1] == 64
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["image.prompts.file", "image.reference", "networks.clip.file", "models.m.files.vq", "text.tasks.stories.0.data"],
+)
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_link_that_leads_nowhere_is_one_line_that_says_so(config, tmp_path, monkeypatch, key, in_folder):
+    """As git-annex leaves them before the content is there; the link may be a folder above the file."""
+    monkeypatch.chdir(tmp_path)
+    Path("gone").symlink_to(".git/annex/objects/x")
+    name = "gone/x.txt" if in_folder else "gone"
+    raw = config()
+    raw["text"] = {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"data": ""}]}}
+    *parents, last = key.split(".")
+    holder = raw
+    for part in parents:
+        holder = holder[int(part)] if isinstance(holder, list) else holder.setdefault(part, {})
+    holder[last] = name
+    if last == "file" and "prompts" in key:
+        holder["format"] = "lines"
+        call = lambda: read_prompts(checks.make_config({"image": raw["image"]}).image.prompts)  # noqa: E731
+    else:
+        call = lambda: checks.make_config(raw)  # noqa: E731
+    assert_refused(
+        [f"{key} = '{name}'", "a link to '.git/annex/objects/x', which is not there", "annex get gone"], call
+    )
+    Path("gone").unlink()
+    with pytest.raises(ConfigError, match=r"no such (folder or )?file"):
+        call()

@@ -33,6 +33,7 @@ try:
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
+from parity.base import text_files
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
@@ -87,6 +88,9 @@ ABSENT = []  # data that are not here, a line each: `plan` goes on without them,
 
 try:
     machine.check_place(ROOT)
+    for folder in (Path("results"), Path("logs"), Path(".snakemake")):
+        if folder.is_symlink() and not folder.exists():
+            refuse(f"{folder}: {text_files.describe_missing(folder)}; allowed: a folder, or a link to one")
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
     raw = config_overlay.overlay_config(config, command_line)
     if MAIN and "plan" in sys.argv[1:]:
