@@ -15,6 +15,7 @@ import parity
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.experiment import checks, pins
+from parity.experiment.config_reader import read_config
 from parity.generate import BLANK
 from parity.generate import __main__ as command
 from parity.generate.animation import GREY
@@ -255,3 +256,13 @@ def test_what_is_no_prompt_file_but_there_is_one_line_and_no_caption(tmp_path, m
         "circle",
         "a blue square",
     ]
+
+
+def test_the_shipped_prompts_are_found_from_another_folder(tmp_path, monkeypatch):
+    """As the workflow finds them; a file that lies here comes first."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.json").write_text(json.dumps({"image": {"methods": {"ar": [{}]}}}, indent="\t"))
+    assert Path(read_config(Path("x.json"))[0].image.prompts.file) == ROOT / "prompts/scenes.txt"
+    Path("prompts").mkdir()
+    Path("prompts/scenes.txt").write_text("a red circle\n")
+    assert read_config(Path("x.json"))[0].image.prompts.file == "prompts/scenes.txt"
