@@ -6,6 +6,7 @@ DEFINES  EXPERIMENT  the checked configuration
          GROUPS      cells that are compared with one reference, by the path of their speeds
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
+         ANEW        an input of the first jobs if Snakemake's record of what results were made from was lost
 
 A wrong configuration stops here, before any job, with one line that names the key, the value and what is allowed.
 """
@@ -18,6 +19,7 @@ from snakemake.logging import logger
 
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow, whose shell and libraries are its own
+IS_FIRST = MAIN and workflow.is_main_process  # not a job that reads the workflow again
 
 
 def refuse(problem):
@@ -91,6 +93,9 @@ try:
     for folder in (Path("results"), Path("logs"), Path(".snakemake")):
         if folder.is_symlink() and not folder.exists():
             refuse(f"{folder}: {text_files.describe_missing(folder)}; allowed: a folder, or a link to one")
+    NOTE = Path("results/made-anew.txt")
+    lost = machine.note_lost_record(Path("results"), Path(".snakemake/metadata"), NOTE) if IS_FIRST else ""
+    ANEW = [str(NOTE)] if MAIN and NOTE.exists() else []  # an input of the first jobs, once the record was lost
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
     raw = config_overlay.overlay_config(config, command_line)
     if MAIN and "plan" in sys.argv[1:]:
@@ -102,6 +107,7 @@ try:
         pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
     )
+    NOTES[:0] = [lost] * bool(lost)
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.read_layers(kind) for kind in KINDS}
     TASKS = {t["key"]: t for t in parity_cells.list_text_tasks(EXPERIMENT)}
@@ -114,7 +120,7 @@ try:
 except ParityError as error:
     refuse(error)
 
-for note in dict.fromkeys(NOTES) if MAIN and workflow.is_main_process else ():
+for note in dict.fromkeys(NOTES) if IS_FIRST else ():
     logger.info(note)
 
 CELL = {cell.key: cell for cell in CELLS}
