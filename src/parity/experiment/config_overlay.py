@@ -43,7 +43,7 @@ def read_experiment(file: Path) -> Any:
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        mark = getattr(error, "problem_mark", None)
+        mark: Any = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else ""
         raise ConfigError(f"{file}: no experiment that can be read{where or f': {lines[0]}'}") from None
 
