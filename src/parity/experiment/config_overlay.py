@@ -43,8 +43,8 @@ def read_experiment(file: Path) -> Any:
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        mark: Any = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else ""
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = "" if line is None else f" in line {line + 1}: {getattr(error, 'problem', '')}"
         raise ConfigError(f"{file}: no experiment that can be read{where or f': {lines[0]}'}") from None
 
 
