@@ -51,14 +51,14 @@ def read_experiment(file: Path) -> Any:
 def load_yaml(text: str, label: str) -> Any:
     """Load YAML. Raises ConfigError, which begins with `label`, for a number that YAML 1.1 reads as another than it
     seems to be (010, 1:30); ValueError or YAMLError for what cannot be read."""
-    event: Any
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and UNLIKE.fullmatch(event.value):
             decimal = "" if ":" in event.value else str(int(event.value))
             if decimal != (number := str(yaml.safe_load(event.value))):
                 allowed = " or ".join(filter(None, (number, decimal)))
+                mark: Any = event.start_mark
                 raise ConfigError(
-                    f"{label}line {event.start_mark.line + 1}: {event.value}, which YAML reads as {number};"
+                    f"{label}line {mark.line + 1}: {event.value}, which YAML reads as {number};"
                     f" allowed: {allowed}, or a text in quotes"
                 )
     return yaml.safe_load(text)
