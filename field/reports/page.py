@@ -116,17 +116,17 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
     controls = list_controls(reports)
     distinct, rejected = count_distinct(controls), sum(map(is_found, controls))
     most = math.ceil(1000 * bound_rate(rejected, distinct)) / 10
+    n_left_out = sum(not one["rows"] for one in unseen)
     again = [row for row in controls if row["case"].endswith(AGAIN)]
     mistaken = [one for one in reports if one["rows"] and one["expect"] != "lossy"]
     rightly = sum(not any(map(is_found, one["rows"])) for one in mistaken)
     return [
         f"- Known while the conditions were chosen: {count_found(seen)}",
-        f"- Not read by us before, and listed before any was run: {count_found(unseen)}"
-        f" Not run: {sum(not one['rows'] for one in unseen)}.",
-        f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} % (95 % confidence):",
+        f"- Not read by us before, and listed before any was run: {count_found(unseen)} Not run: {n_left_out}.",
+        f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} %:",
         f"  {len(controls)} runs of {len(controls) - len(again)} controls, of which {len(again)} ran on two seeds. Runs",
-        "  with the same bound to twelve digits drew the same sequences. A control is the same code without drafts, or",
-        "  without the fault.",
+        "  with the same bound to twelve digits drew the same sequences. The limit holds with 95 % confidence. A control",
+        "  is the same code without drafts, or without the fault.",
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
         "- A control with few sequences ran on a busy machine, whose time was used up: it says little.",
         "- The condition with top-k and top-p together was added for mlx-lm-388. Reports known before were judged",

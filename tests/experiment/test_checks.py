@@ -261,6 +261,44 @@ def test_on_and_off_are_words_where_words_are_asked_for():
         checks.make_config(image() | yaml.safe_load("compile: yes please"))
 
 
+QUOTES = "write it in quotes"
+
+
+@pytest.mark.parametrize(
+    ("yaml_text", "words"),
+    [
+        ("experiment: 2026-11-27", ["experiment = datetime.date(2026, 11, 27)", "reads it as a date", QUOTES]),
+        ("experiment: 2026-11-27 10:00:00", ["experiment = ", "reads it as a time", QUOTES]),
+        ("experiment: 007", ["experiment = 7", "reads it as a number", QUOTES]),
+        ("experiment: 1.5", ["experiment = 1.5", "reads it as a number", QUOTES]),
+        ("experiment: off", ["experiment = False", "yes, no, on, off", QUOTES]),
+        ("protocol: yes", ["protocol = True", QUOTES]),
+        ("models: {on: {family: llamagen}}", ["models: key = True", "yes, no, on, off", QUOTES]),
+        ("models: {12: {family: llamagen}}", ["models: key = 12", "a number", QUOTES]),
+        ("models: {null: {family: llamagen}}", ["models: key = None", "nothing", QUOTES]),
+        ("models: {m: {family: 2026-01-02}}", ["models.m.family = ", "a date", QUOTES]),
+        (f"models: {{m: {{family: xlnet, revision: {'1' * 40}}}}}", ["models.m.revision = 1111", "a number", QUOTES]),
+        ("image: {methods: {ar: [{}], 3: [{}]}}", ["image.methods: key = 3", "a number", QUOTES]),
+        ("image: {methods: {ar: [{}], sjd: [{no: 3}]}}", ["image.methods.sjd.0: key = False", QUOTES]),
+        ("image: {methods: {ar: [{}]}, prompts: {column: 1}}", ["image.prompts.column = 1", "a number", QUOTES]),
+        ("1: 2", ["config: key = 1", "a number", QUOTES]),
+        ("repeat: y", ["repeat = 'y'", "true or false"]),
+        ("repeat: 'yes'", ["repeat = 'yes'", "true or false", "unquoted"]),
+        ("equality: {n: 1e5}", ["equality.n = '1e5'", "write 100000, unquoted"]),
+        ("image: {methods: {ar: {}}}", ["image.methods.ar = {}", "a list"]),
+    ],
+)
+def test_a_text_that_yaml_reads_as_another_type_is_one_line_that_says_so(yaml_text, words):
+    assert_refused(words, checks.make_config, image() | yaml.safe_load(yaml_text))
+
+
+@pytest.mark.parametrize("name", ["2026-11-27", "007", "off", "null", "1.5"])
+def test_in_quotes_it_is_a_name(name):
+    text = f"experiment: '{name}'\nmodels: {{'{name}': {{family: llamagen}}}}"
+    config = checks.make_config(image() | yaml.safe_load(text))
+    assert (config.experiment, *config.models) == (name, name)
+
+
 def make_bomb(levels):
     """Make nested lists of 9 ** levels entries that share their parts, as read from a few hundred bytes of YAML."""
     lines = [f"a0: &a0 [{', '.join('x' * 9)}]"]
@@ -355,3 +393,33 @@ def test_networks_judge_published_models_alone(config, tmp_path):
     assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
     limited = checks.make_config(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
     assert paths.reference_pictures(limited, "discrete", True)[1] == 64
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["image.prompts.file", "image.reference", "networks.clip.file", "models.m.files.vq", "text.tasks.stories.0.data"],
+)
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_link_that_leads_nowhere_is_one_line_that_says_so(config, tmp_path, monkeypatch, key, in_folder):
+    """As git-annex leaves them before the content is there; the link may be a folder above the file."""
+    monkeypatch.chdir(tmp_path)
+    Path("gone").symlink_to(".git/annex/objects/x")
+    name = "gone/x.txt" if in_folder else "gone"
+    raw = config()
+    raw["text"] = {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"data": ""}]}}
+    *parents, last = key.split(".")
+    holder = raw
+    for part in parents:
+        holder = holder[int(part)] if isinstance(holder, list) else holder.setdefault(part, {})
+    holder[last] = name
+    if last == "file" and "prompts" in key:
+        holder["format"] = "lines"
+        call = lambda: read_prompts(checks.make_config({"image": raw["image"]}).image.prompts)  # noqa: E731
+    else:
+        call = lambda: checks.make_config(raw)  # noqa: E731
+    assert_refused(
+        [f"{key} = '{name}'", "a link to '.git/annex/objects/x', which is not there", "annex get gone"], call
+    )
+    Path("gone").unlink()
+    with pytest.raises(ConfigError, match=r"no such (folder or )?file"):
+        call()

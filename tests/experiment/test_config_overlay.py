@@ -1,5 +1,7 @@
 """The command line over a configuration: YAML at every depth, keys under their section, an experiment in small."""
 
+import codecs
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,10 @@ def test_the_command_line_is_yaml_and_goes_deep(entry, value, find):
         ("equality={alpha: 1.0e-02}", []),  # what the hint tells people to write is accepted
         ("scale=0", ["scale = 0", "greater than 0"]),
         ("image=&i {models: *i}", ["image: an alias of YAML", "allowed: values that end"]),
+        ("seeds={methods: 010}", ["010, which YAML reads as 8", "allowed: 8 or 10"]),
+        ("timing={seconds: 1:30}", ["1:30, which YAML reads as 90", "allowed: 90"]),
+        ("experiment=2026-11-27", []),
+        ("experiment=2026-13-45", []),
         ("seeds=&i [*i]", ["seeds = [[[[...]]]]", "allowed: a mapping"]),
     ],
 )
@@ -102,3 +108,46 @@ def test_files_are_found_from_another_folder(tmp_path, monkeypatch):
     assert [t.get("data") for t in resolved["text"]["tasks"]["last_word"]] == ["/there/theirs.txt", "mine.txt", None]
     raw = {"image": {"prompts": {"file": "a\0b"}}}  # no file can have this name: left for the checks to refuse
     assert config_overlay.resolve_paths(raw, lambda name: name)["image"]["prompts"]["file"] == "a\0b"
+
+
+TABS = json.dumps({"experiment": "tiny", "equality": {"alpha": 1e-2}}, indent="\t")
+BLOCK = "experiment: tiny\nequality: {alpha: 0.01}\n"
+
+
+@pytest.mark.parametrize("text", [TABS, TABS.replace("0.01", "1e-2"), TABS.replace("\n", "\r\n"), BLOCK])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["", "mark"])
+def test_json_with_tabs_and_a_byte_order_mark_are_read(tmp_path, text, mark):
+    file = tmp_path / "x.json"
+    file.write_bytes(mark + text.encode())
+    assert config_overlay.read_experiment(file) == {"experiment": "tiny", "equality": {"alpha": 0.01}}
+    assert not config_overlay.is_complete([file], {})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("experiment: tiny\nimage:\n\tmethods: 1", ["x.yaml", "line 3"]),
+        ("seeds: {methods: 010}", ["x.yaml: line 1: 010, which YAML reads as 8", "allowed: 8 or 10"]),
+        ("scale: 1\nequality:\n  seeds: [011, 12]", ["line 3: 011, which YAML reads as 9"]),
+        ("timing: {seconds: 1:30}", ["1:30, which YAML reads as 90"]),
+        ("experiment: 12:30:45", ["12:30:45, which YAML reads as 45045", "a text in quotes"]),
+        ("experiment: =", ["line 1", "could not determine a constructor"]),
+        ("experiment: 2026-13-45", ["month"]),
+        ("experiment: tiny".encode("utf-16"), ["UTF-16", "allowed: UTF-8"]),
+        (b"experiment: \xff", ["not UTF-8 at byte 12"]),
+    ],
+)
+def test_a_file_that_cannot_be_read_or_is_read_otherwise_is_one_line(tmp_path, content, words):
+    file = tmp_path / "x.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for read in (config_overlay.read_experiment, lambda file: config_overlay.is_complete([file], {})):
+        with pytest.raises(ConfigError) as error:
+            read(file)
+        assert len(str(error.value).splitlines()) == 1
+        assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_number_with_one_meaning_is_read(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text("seeds: [0, 07, 10, 0x1f, '010', !!str 010, 1.5, 10_000]")
+    assert config_overlay.read_experiment(file)["seeds"] == [0, 7, 10, 31, "010", "010", 1.5, 10_000]

@@ -205,7 +205,7 @@ def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
     ]
     text = page["write_document"](reports)
     assert "listed before any was run: 1 of 2 that were run. Missed: missed (no such condition)." in text
-    assert "Correct controls rejected: 1 of 2 distinct samples, so at most 97.5 % (95 % confidence):" in text
+    assert "Correct controls rejected: 1 of 2 distinct samples, so at most 97.5 %:" in text
     assert "Mistaken reports that were not rejected: 1 of 1." in text
     assert "| needs a GPU |" in text
     assert "| certified, TV ≤ 0.050 |" in text

@@ -1,6 +1,8 @@
 """`parity generate` and `parity.load`: the workflow's pictures, and one line for what cannot be made."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import parity
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.experiment import checks, pins
+from parity.experiment.config_reader import read_config
 from parity.generate import BLANK
 from parity.generate import __main__ as command
 from parity.generate.animation import GREY
@@ -134,7 +137,10 @@ def test_what_exists_as_a_file_is_read_or_refused_and_never_drawn(tmp_path, name
     with pytest.raises(ParityError, match=name):
         command.read_given_prompts([f"{tmp_path}/{name}"])
     (tmp_path / "P.TXT").write_text(CAPTIONS[0])
-    assert command.read_given_prompts([f"{tmp_path}/P.TXT", "a/c circle, v1.5"]) == [CAPTIONS[0], "a/c circle, v1.5"]
+    assert command.read_given_prompts([f"{tmp_path}/P.TXT", "a/c circle, v1.5"]) == [
+        CAPTIONS[0],
+        "a/c circle, v1.5",
+    ]
 
 
 def add_stand_in(name, folder, grid=None, captions=None):
@@ -232,3 +238,34 @@ def test_bad_input_is_one_line_before_networks_load(monkeypatch, run_main, argum
     monkeypatch.setattr(loop, "load", lambda *_: pytest.fail("a network was loaded"))
     with pytest.raises(ParityError, match=message):
         run_main(command.main, *arguments)
+
+
+@pytest.mark.parametrize("name", ["pipe", "gone", "gone.txt", "/dev/null", "fd"])
+def test_what_is_no_prompt_file_but_there_is_one_line_and_no_caption(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    for link in ("gone", "gone.txt"):
+        Path(link).symlink_to("nowhere")
+    read, write = os.pipe()
+    given = f"/dev/fd/{read}" if name == "fd" else name
+    with pytest.raises(ParityError, match=f"^{re.escape(given)}: (a pipe or a device|a link to 'nowhere')"):
+        command.read_given_prompts([given])
+    os.close(read), os.close(write)
+    Path("there").symlink_to("prompts.txt")
+    Path("prompts.txt").write_text("a red circle\n")
+    Path("circle").mkdir()
+    assert command.read_given_prompts(["prompts.txt", "circle", "a blue square"]) == [
+        "a red circle",
+        "circle",
+        "a blue square",
+    ]
+
+
+def test_the_shipped_prompts_are_found_from_another_folder(tmp_path, monkeypatch):
+    """As the workflow finds them; a file that lies here comes first."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.json").write_text(json.dumps({"image": {"methods": {"ar": [{}]}}}, indent="\t"))
+    assert Path(read_config(Path("x.json"))[0].image.prompts.file) == ROOT / "prompts/scenes.txt"
+    Path("prompts").mkdir()
+    Path("prompts/scenes.txt").write_text("a red circle\n")
+    assert read_config(Path("x.json"))[0].image.prompts.file == "prompts/scenes.txt"

@@ -273,3 +273,10 @@ def test_references_of_every_form_are_accepted(tmp_path):
         assert check_reference("image.reference", tmp_path / name, 4 * (name != "s.npz"), name != "s.npz") is None
     with pytest.raises(ConfigError, match=r"mu \(3,\); allowed: \(2048,\)"):
         check_reference("image.reference", tmp_path / "s.npz", 0, drawn=False, size=2048)
+
+
+def test_a_folder_of_links_that_lead_nowhere_says_so(tmp_path):
+    for k in range(70):
+        (tmp_path / f"{k}.png").symlink_to("../.git/annex/objects/x")
+    with pytest.raises(ConfigError, match=r"holds 0 pictures and 70 links to files that are not there \(git annex get"):
+        check_reference("image.reference", tmp_path, 64, drawn=True)

@@ -144,7 +144,7 @@ def test_what_is_damaged_is_named_and_what_is_left_out_is_counted(tmp_path, caps
     (folder / "config.json").unlink()
     (folder / "drafter.safetensors").symlink_to(tmp_path / "nowhere")
     for read in (lambda: add.identify(str(folder)), lambda: sha256(folder)):
-        with pytest.raises(ParityError, match=r"drafter\.safetensors: a link to nothing"):
+        with pytest.raises(ParityError, match=r"drafter\.safetensors: a link to '"):
             read()
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shutil
 import time
 
 import pytest
@@ -130,3 +131,34 @@ def test_times_of_files_run_nothing_and_content_does(project, snakemake, plan):
         stream.seek(4_900_000)
         stream.write(bytes(5))
     assert {rule for rule, _ in planned} >= {"measure_discrete", "report"}
+
+
+CHANGES = {  # words of the configuration, and what stands in their place
+    "nothing": ("experiment: tiny", "experiment: tiny"),
+    "prompts": ("limit: 4", "limit: 6"),
+    "a seed": ("experiment: tiny", "experiment: tiny\nseeds: {methods: 7}"),
+    "alpha": ("experiment: tiny", "experiment: tiny\nequality: {alpha: 0.01}"),
+    "reference pictures": ("  methods:", "  reference_images: 64\n  methods:"),
+    "a setting": ("  methods:", "  sampling: {guidance: 3.0}\n  methods:"),
+    "a method more": ("ar: [{}]", "ar: [{}]\n    mtj: [{}]"),
+}
+
+
+@pytest.mark.long
+def test_without_the_record_of_snakemake_all_is_made_anew_and_said_until_it_is(tmp_path):
+    """As after rm -rf .snakemake, or where results were copied without it. With the record nothing is made anew."""
+    project = copy_project(tmp_path)
+    snakemake = make_runner(project)
+    jobs = finish_workflow(project, snakemake, config="tiny.yaml")
+    assert not read_jobs(snakemake("-n"))
+    shutil.rmtree(project / ".snakemake")
+    tiny = (project / "tiny.yaml").read_text()
+    for old, new in CHANGES.values():
+        (project / "tiny.yaml").write_text(tiny.replace(old, new, 1))
+        planned = snakemake("-n")
+        assert "made anew, because .snakemake/metadata is empty" in planned.stdout + planned.stderr
+        assert {rule for rule, _ in read_jobs(planned)} == {rule for rule, _ in jobs}
+    (project / "tiny.yaml").write_text(tiny)
+    # A run that ends early leaves a record of few jobs: the others are still to be done.
+    assert snakemake("--touch", "--until", "shard_prompts").returncode == 0
+    assert {rule for rule, _ in read_jobs(snakemake("-n"))} >= {rule for rule, _ in jobs} - {"shard_prompts"}

@@ -9,6 +9,8 @@ The only rule that may use the network, and only for `source: hub`. A pinned com
 
 
 rule checkpoint:
+    input:
+        local(ANEW),
     output:
         "results/checkpoints/{kind}/{model}-{revision}/manifest.json",
     log:

@@ -6,6 +6,7 @@ DEFINES  EXPERIMENT  the checked configuration
          GROUPS      cells that are compared with one reference, by the path of their speeds
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
+         ANEW        an input of the first jobs if Snakemake's record of what results were made from was lost
 
 A wrong configuration stops here, before any job, with one line that names the key, the value and what is allowed.
 """
@@ -18,6 +19,7 @@ from snakemake.logging import logger
 
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow, whose shell and libraries are its own
+IS_FIRST = MAIN and workflow.is_main_process  # not a job that reads the workflow again
 
 
 def refuse(problem):
@@ -33,6 +35,7 @@ try:
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
+from parity.base import text_files
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
@@ -55,9 +58,18 @@ def find_workflow_file(name):
 
 ONLY = str(config.pop("only", None) or "").replace(",", " ").split()  # of the field: no part of the experiment
 
-if not config_overlay.is_complete(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
+try:
+    FILES = workflow.overwrite_configfiles if MAIN else []
+    DEFAULT = next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), None)
+    IS_COMPLETE = config_overlay.is_complete(FILES, {} if MAIN else config)
+    if DEFAULT and not IS_COMPLETE:
+        config_overlay.read_experiment(Path(DEFAULT))
+except ParityError as error:
+    refuse(error)
 
-    configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), find_shipped("config.yaml"))
+if not IS_COMPLETE:
+
+    configfile: DEFAULT or find_shipped("config.yaml")
 
 
 config.pop("only", None)  # reading a configuration file puts the command line's words back
@@ -78,6 +90,12 @@ ABSENT = []  # data that are not here, a line each: `plan` goes on without them,
 
 try:
     machine.check_place(ROOT)
+    for folder in (Path("results"), Path("logs"), Path(".snakemake")):
+        if folder.is_symlink() and not folder.exists():
+            refuse(f"{folder}: {text_files.describe_missing(folder)}; allowed: a folder, or a link to one")
+    NOTE = Path("results/made-anew.txt")
+    lost = machine.note_lost_record(Path("results"), Path(".snakemake/metadata"), NOTE) if IS_FIRST else ""
+    ANEW = [str(NOTE)] if MAIN and NOTE.exists() else []  # an input of the first jobs, once the record was lost
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
     raw = config_overlay.overlay_config(config, command_line)
     if MAIN and "plan" in sys.argv[1:]:
@@ -89,6 +107,7 @@ try:
         pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
     )
+    NOTES[:0] = [lost] * bool(lost)
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.read_layers(kind) for kind in KINDS}
     TASKS = {t["key"]: t for t in parity_cells.list_text_tasks(EXPERIMENT)}
@@ -101,7 +120,7 @@ try:
 except ParityError as error:
     refuse(error)
 
-for note in dict.fromkeys(NOTES) if MAIN and workflow.is_main_process else ():
+for note in dict.fromkeys(NOTES) if IS_FIRST else ():
     logger.info(note)
 
 CELL = {cell.key: cell for cell in CELLS}

@@ -15,6 +15,8 @@ ROWS = sorted(
 
 
 rule test_method:
+    input:
+        local(ANEW),
     output:
         "results/equality/{kind}/{method}-{key}.json",
     log:

@@ -13,7 +13,7 @@ if EXPERIMENT.image:
 
     rule shard_prompts:
         input:
-            local(prompt_files.source(EXPERIMENT.image.prompts)),
+            local(prompt_files.source(EXPERIMENT.image.prompts) + ANEW),
         output:
             collect(
                 "results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))

@@ -58,6 +58,7 @@ rule reference:
 
 rule reference_features:
     input:
+        anew=local(ANEW),
         networks=[m for name, m in MANIFESTS.items() if name.startswith("networks/")],
     output:
         "results/reference/{kind}/{key}.npz",

@@ -15,6 +15,7 @@ from typing import Any
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish, read_json
 from parity.base.headers import PICKLED, read_tensor_names
+from parity.base.text_files import describe_missing
 
 # The first of these formats that a folder has is read. Its file names match the key; the names listed hold everything.
 KINDS = {
@@ -92,7 +93,9 @@ def parts(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ParityError(f"{path}: no such file; allowed: a file of weights, or a folder of {' or '.join(KINDS)}")
+        raise ParityError(
+            f"{path}: {describe_missing(path)}; allowed: a file of weights, or a folder of {' or '.join(KINDS)}"
+        )
     for file in path.iterdir():
         check_link(file)
     all_names = sorted(file.name for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
@@ -109,7 +112,7 @@ def parts(path: Path) -> list[Path]:
 def check_link(file: Path) -> None:
     """Raise ParityError if weights, their index or a config.json are a link to nothing, which would be left out."""
     if not file.exists() and (file.suffix in (".safetensors", *PICKLED) or file.name.endswith((INDEX, "config.json"))):
-        raise ParityError(f"{file}: a link to nothing; get the file again, or remove the link")
+        raise ParityError(f"{file}: {describe_missing(file)}, or remove the link")
 
 
 def check_alone(folder: Path, names: list[str], all_names: Iterable[str]) -> None:
@@ -211,7 +214,7 @@ def read_manifest(file: Path) -> dict[str, Any]:
 def check(path: Path, expected: str, label: str) -> None:
     """Raise ParityError that begins with `label` unless a file or folder exists and has the SHA-256 `expected`."""
     if not path.exists():
-        raise ParityError(f"{label} = {str(path)!r}: no such file")
+        raise ParityError(f"{label} = {str(path)!r}: {describe_missing(path)}")
     if (total := sha256(path)) != expected:
         raise ParityError(
             f"{label} = {str(path)!r}: SHA-256 is {total[:16]}..., expected {expected[:16]}...;"

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -115,6 +116,21 @@ def lock_folder(folder: Path) -> IO[str]:
     except OSError as error:
         raise ParityError(f"{folder}: cannot be written ({error.strerror}); allowed: --directory FOLDER") from None
     return file
+
+
+def note_lost_record(results: Path, record: Path, note: Path) -> str:
+    """If the folder `results` holds results and `record`, the folder where Snakemake keeps what each was made from, is
+    missing or empty, write a new `note`: first jobs have it as an input, so that all is made anew. Return a line that
+    says so; "" if nothing is lost. Raises ParityError if the note cannot be written."""
+    made = (file for folder in results.glob("*") if folder.name != "store" for file in folder.rglob("*"))
+    if (record.is_dir() and any(record.iterdir())) or not any(file.is_file() for file in made):
+        return ""
+    line = f"{results}: made anew, because {record} is empty, where Snakemake keeps what results were made from"
+    try:
+        note.write_text(f"{line} ({time.ctime()})\n", encoding="utf-8")
+    except OSError as error:
+        raise ParityError(f"{note}: cannot be written ({error.strerror}); allowed: --directory FOLDER") from None
+    return f"{line}; shards that were decoded with the same settings are used again"
 
 
 def check_place(folder: Path) -> None:

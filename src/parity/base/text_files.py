@@ -24,6 +24,15 @@ QUOTING = {  # error messages quote how a field may hold the delimiter or a line
 }
 
 
+def describe_missing(path: Path) -> str:
+    """Describe why a path leads to no file: a link, the path itself or a folder of it, leads nowhere, as git-annex's do
+    before the content is there; or there is no such file."""
+    for link in (path, *path.parents):
+        if link.is_symlink() and not link.exists():
+            return f"a link to {str(link.readlink())!r}, which is not there; get the file (git annex get {link})"
+    return "no such file"
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 file, unpacked if its name ends in .gz, without its byte-order mark.
 
@@ -36,7 +45,7 @@ def read_text(path: Path) -> str:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             raw = stream.read(MOST + 1)
     except FileNotFoundError:
-        raise ValueError("no such file") from None
+        raise ValueError(describe_missing(path)) from None
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(raw) > MOST:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
-from parity.base.text_files import read_table
+from parity.base.text_files import describe_missing, read_table
 from parity.experiment import (
     caption_cleaning,
     checkpoint_files,
@@ -156,9 +156,8 @@ def check_judges(value: Config) -> None:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
     for name, spec in value.networks.list_named().items():
         if not spec.repo and not Path(spec.file).exists():
-            raise ConfigError(
-                f"networks.{name}.file = {spec.file!r}: no such file; allowed: a path, or repo and revision"
-            )
+            problem = describe_missing(Path(spec.file))
+            raise ConfigError(f"networks.{name}.file = {spec.file!r}: {problem}; allowed: a path, or repo and revision")
         if not spec.repo:
             checkpoint_files.check_readable(f"networks.{name}.file", Path(spec.file))
     architecture = recipes[value.protocol]["clip"]
@@ -168,7 +167,8 @@ def check_judges(value: Config) -> None:
         raise ConfigError(f"{where}: protocol {value.protocol} takes another; allowed: {architecture!r}")
     for key, section in (("image", value.image), ("continuous", value.continuous)):
         if section is not None and section.reference and not Path(section.reference).exists():
-            raise ConfigError(f"{key}.reference = {section.reference!r}: no such folder or file")
+            problem = describe_missing(Path(section.reference)).replace("such file", "such folder or file")
+            raise ConfigError(f"{key}.reference = {section.reference!r}: {problem}")
 
 
 def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any]]]) -> None:
@@ -222,7 +222,7 @@ def check_text(section: TextSection) -> None:
     for kind, tasks in section.tasks:
         for i, task in enumerate(tasks):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
-                raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
+                raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: {describe_missing(Path(task.data))}")
     prompts = {t.prompt for t in section.tasks.infilling}
     for method in section.methods:
         prompt = declaration("anysubset", method).PROMPT

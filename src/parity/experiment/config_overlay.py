@@ -4,8 +4,11 @@ Snakemake reads nested values of `--config` as text; here they are YAML, like th
 key of one section changes that key. `null` removes a key, a list replaces a list.
 """
 
+import datetime
+import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,12 @@ import yaml
 from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
+from parity.base.text_files import read_text
 from parity.experiment.schema import CLASSES, Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
 FEWEST = 2  # smallest number of prompts, texts or images of which a figure with an error can be made
+UNLIKE = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")  # octal, and base 60
 FILES = (  # keys whose values are files or folders, which are looked for in the workflow's folder too
     "image.prompts.file", "image.reference", "text.tasks.*.*.data", "continuous.captions.file", "continuous.reference",
     "models.*.folder", "networks.*.file",
@@ -25,31 +30,63 @@ FILES = (  # keys whose values are files or folders, which are looked for in the
 
 
 def read_experiment(file: Path) -> Any:
-    """Read the content of an experiment's YAML file, unchecked. Raises ConfigError if it cannot be read."""
+    """Read the content of an experiment's JSON or YAML file, unchecked: as JSON if it is JSON, because YAML takes no
+    tabs and reads 1e-3 as text. Raises ConfigError if it cannot be read, or holds a number that YAML reads as
+    another (`load_yaml`)."""
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: no experiment that can be read: {str(error).splitlines()[0]}") from None
+        text = read_text(file)
+        try:
+            return json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            return load_yaml(text, f"{file}: ")
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        where = "" if line is None else f" in line {line + 1}: {getattr(error, 'problem', '')}"
+        raise ConfigError(f"{file}: no experiment that can be read{where or f': {lines[0]}'}") from None
+
+
+def load_yaml(text: str, label: str) -> Any:
+    """Load YAML. Raises ConfigError, which begins with `label`, for a number that YAML 1.1 reads as another than it
+    seems to be (010, 1:30); ValueError or YAMLError for what cannot be read."""
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and UNLIKE.fullmatch(event.value):
+            decimal = "" if ":" in event.value else str(int(event.value))
+            if decimal != (number := str(yaml.safe_load(event.value))):
+                allowed = " or ".join(filter(None, (number, decimal)))
+                mark: Any = event.start_mark
+                raise ConfigError(
+                    f"{label}line {mark.line + 1}: {event.value}, which YAML reads as {number};"
+                    f" allowed: {allowed}, or a text in quotes"
+                )
+    return yaml.safe_load(text)
 
 
 def is_complete(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
-    """Return whether one of the YAML files, or the mapping `config` that another workflow gives, has a section (image,
-    text, continuous): then it replaces the default experiment, instead of being laid over it."""
-    configurations = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
+    """Return whether one of the files, or the mapping `config` that another workflow gives, has a section (image, text,
+    continuous): then it replaces the default experiment, instead of being laid over it. Raises ConfigError for a file
+    that cannot be read (`read_experiment`)."""
+    configurations = [config, *(read_experiment(Path(file)) or {} for file in files)]
     return any(section in one for one in configurations if isinstance(one, Mapping) for section in SECTIONS)
 
 
 def parse_value(value: Any) -> Any:
     """Parse a value of `--config`, and all texts inside it, as YAML, because Snakemake leaves the numbers inside a
-    mapping or a list as text. Text that is no YAML stays."""
+    mapping or a list as text. Text that is no YAML stays, and so does a date. Raises ConfigError for a number that YAML
+    reads as another (`load_yaml`)."""
     if isinstance(value, Mapping):
         return {str(key): parse_value(v) for key, v in value.items()}
     if isinstance(value, list):
         return [parse_value(v) for v in value]
     try:
-        return yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError:
+        parsed = load_yaml(value, "--config: ") if isinstance(value, str) else value
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError):
         return value
+    return value if isinstance(parsed, datetime.date) else parsed
 
 
 def put_in_section(key: str, value: Any) -> dict[str, Any]:

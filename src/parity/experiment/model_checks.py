@@ -9,6 +9,7 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.base.files import foreign_json, header, sums
+from parity.base.text_files import describe_missing
 from parity.experiment import weights
 from parity.experiment.module_metadata import read_constant
 from parity.experiment.options import needs
@@ -84,7 +85,7 @@ def check_files(model: str, spec: ModelSpec) -> None:
         if is_remote(file):
             check_address(key, file)
         elif is_local(spec, component) and not Path(file).exists():
-            raise ConfigError(f"{key} = {file!r}: no such file")
+            raise ConfigError(f"{key} = {file!r}: {describe_missing(Path(file))}")
 
 
 def is_remote(file: str) -> bool:

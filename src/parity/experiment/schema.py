@@ -3,6 +3,7 @@
 The descriptions of the fields are the reference of the configuration (docs/reference/configuration.md).
 """
 
+import datetime
 import math
 import re
 import reprlib
@@ -453,7 +454,19 @@ WANTED = {  # what is allowed, by pydantic's type of an error
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "text",
+    "invalid_key": "text",
     "model_type": "a mapping of keys to values",
+    "dict_type": "a mapping of keys to values",
+    "list_type": "a list",
+}
+READ = {  # what YAML reads of an unquoted text, by its type in Python
+    bool: "true or false (yes, no, on, off)",
+    int: "a number",
+    float: "a number",
+    datetime.datetime: "a time",
+    datetime.date: "a date",
+    bytes: "bytes",
+    type(None): "nothing",
 }
 
 
@@ -466,8 +479,9 @@ def validate(schema: type[Schema], value: Any, prefix: str) -> Schema:
         errors = [(_list_keys(error["loc"]), error) for error in problem.errors()]
         first = errors[0][0]  # of a value that may be a list, its part that is refused comes after the value itself
         path, error = max((one for one in errors if one[0][: len(first)] == first), key=lambda one: len(one[0]))
-        key = ".".join(filter(None, (prefix, *path))) or "config"
-        shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
+        is_key = error["type"] == "invalid_key" or error["loc"][-1:] == ("[key]",)  # the key itself is wrong
+        key = ".".join(filter(None, (prefix, *(path[:-1] if is_key else path)))) or "config"
+        shown = "" if error["type"] == "missing" else f"{': key' if is_key else ''} = {brief(error['input'])}"
         raise ConfigError(f"{key}{shown}: {_describe_allowed(error, schema)}") from None
 
 
@@ -486,15 +500,23 @@ def _describe_allowed(error: Any, schema: type[BaseModel]) -> str:
     if kind == "literal_error":
         return f"allowed: {error['ctx']['expected']}"
     if kind in WANTED:
-        return f"allowed: {WANTED[kind]}{_hint_spelling(kind, error['input'])}"
+        hint = _hint_quotes(error["input"]) if WANTED[kind] == "text" else _hint_spelling(kind, error["input"])
+        return f"allowed: {WANTED[kind]}{hint}"
     text = error["msg"].removeprefix("Value error, ").replace("Input should be", "allowed:")
     return text.replace("String should", "allowed: text that should")
+
+
+def _hint_quotes(value: Any) -> str:
+    """Explain that a text must be quoted that YAML reads as a value of another type; "" for a mapping or a list."""
+    return f" (YAML reads it as {READ[type(value)]}: write it in quotes)" if type(value) in READ else ""
 
 
 def _hint_spelling(kind: str, value: Any) -> str:
     """Explain how to write a number that YAML reads as text, such as 1e-4; "" if the value is no such text, or `kind`,
     the type of pydantic's error, is not about numbers."""
     try:
+        if kind == "bool_type" and value in ("y", "n", "yes", "no", "on", "off", "true", "false"):
+            return " (unquoted)"
         number = float(value) if kind in ("int_type", "float_type") and isinstance(value, str) else math.nan
     except ValueError:
         return ""

@@ -27,7 +27,7 @@ from parity_certify.seeding import check_seed
 from parity.base.command import add_own_device, pin_threads, progress, run_command
 from parity.base.errors import ParityError
 from parity.base.files import replace_whole
-from parity.base.text_files import find_suffix
+from parity.base.text_files import describe_missing, find_suffix
 from parity.experiment.prompt_files import FORMATS, describe_left_out, iter_rows
 from parity.experiment.schema import PromptSpec
 from parity.generate import Generator, Made, load
@@ -37,9 +37,10 @@ DTYPES = ("float32", "bfloat16", "float64")
 
 
 def is_file(argument: str) -> bool:
-    """Return whether an argument names a prompt file: by its suffix, or because such a file or folder exists."""
-    is_folder = os.sep in argument and os.path.isdir(argument)  # a class may be called like a folder beside
-    return find_suffix(argument) in FORMATS or os.path.isfile(argument) or is_folder
+    """Return whether an argument names a prompt file: by its suffix, or because there is such a file, pipe, link or
+    folder."""
+    is_folder = os.path.isdir(argument)  # a class may be called like a folder beside
+    return find_suffix(argument) in FORMATS or (os.sep in argument if is_folder else os.path.lexists(argument))
 
 
 def read_given_prompts(given: list[str]) -> list[str]:
@@ -50,6 +51,10 @@ def read_given_prompts(given: list[str]) -> list[str]:
         if not is_file(argument):
             prompts.append(argument)
             continue
+        if os.path.exists(argument) and not os.path.isfile(argument) and not os.path.isdir(argument):
+            raise ParityError(f"{argument}: a pipe or a device; allowed: a prompt file, or the prompts themselves")
+        if os.path.islink(argument) and not os.path.exists(argument):
+            raise ParityError(f"{argument}: {describe_missing(Path(argument))}")
         spec = PromptSpec(file=argument)
         read = [row["prompt"] for row in iter_rows(spec, Path(), argument)]
         if not read:

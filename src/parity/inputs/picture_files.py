@@ -278,6 +278,8 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
             files = list_pictures(path)
             if len(files) < fewest:
                 folders = " beside folders, which are not read" if any(p.is_dir() for p in path.iterdir()) else ""
+                if links := sum(file.is_symlink() and not file.exists() for file in path.iterdir()):
+                    folders += f" and {links:,} links to files that are not there (git annex get {path})"
                 suffixes = ", ".join(sorted(SUFFIXES))
                 raise ValueError(f"holds {len(files)} pictures{folders}; allowed: at least {fewest} ({suffixes})")
             next(open_images(files[: count or None]))
