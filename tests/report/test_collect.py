@@ -175,7 +175,7 @@ def test_a_bound_still_holds_as_shown(value):
 
 
 def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn):
-    """A p-value that rejects at .05, after all corrections, and not at .01, where the interval excludes zero all the same."""
+    """A p-value that rejects at .05, after all corrections, and not at .01, where the interval still excludes zero."""
     kinds, pages = {}, {}
     for alpha in (0.05, 0.01):
         root = tmp_path / str(alpha)

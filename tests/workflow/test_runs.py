@@ -91,8 +91,8 @@ FEWER = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina
 @pytest.mark.long
 def test_a_cell_of_a_papers_table_runs_on_stand_ins(snakemake, project):
     """The command in the head of the table's file, for the figures of plain decoding: from stand-ins of the target and
-    of the networks that judge, to metrics. Without the paper's captions the trial draws classes, which have no CLIP-score,
-    and the metrics say so."""
+    of the networks that judge, to metrics. Without the paper's captions the trial draws classes, which have no
+    CLIP-score, and the metrics say so."""
     config = "workflow/experiments/sjd-table1.yaml"
     few = ("--config", "stand_in=true", *FEWER)
     planned = read_jobs(snakemake("-n", *few, config=config))
