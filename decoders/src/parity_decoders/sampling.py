@@ -60,6 +60,7 @@ class Sampled:
         self.vocab = model.vocab
         self.length = model.length
         self.width = model.width
+        self.grid = getattr(model, "grid", None)
         self.forced = model.forced
         self.static = getattr(model, "static", False)
         self.undefined: Undefined | None = None  # of the rows of the first pass

@@ -194,10 +194,11 @@ class SlotNetwork(CacheLayout):
         length: int,
         padding: Tensor | None = None,
         static: bool = False,
+        position_ids: Tensor | None = None,
     ):
         """Feed the prompts without their last tokens. length: the most new positions; padding [R]: how many columns
-        stand before position 0 of each row, by default those of padding; static: whether shapes of passes are fixed.
-        Raises DecodingError: see `find_windows`."""
+        stand before position 0 of each row, by default those of padding; static: whether shapes of passes are fixed;
+        position_ids [n, R, P + length]: see `Inputs`. Raises DecodingError: see `find_windows`."""
         super().__init__(pad(unpadded, (0, length), value=False), ids.shape[1], length)
         self.model = model
         self.cache_keyword = name_cache(model)
@@ -206,6 +207,7 @@ class SlotNetwork(CacheLayout):
         self.windows = find_windows(model)
         self.window = next(filter(None, self.windows), None)
         self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
+        self.position_ids = position_ids
         self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
         self.dtype = model.get_input_embeddings().weight.dtype
         if self.prefix > 1:
@@ -228,11 +230,19 @@ class SlotNetwork(CacheLayout):
         return self.model(
             input_ids=tokens,
             attention_mask=self.make_mask(slots, places, visible),
-            # a slot whose logits nobody reads, or a draft, may stand after the last position
-            position_ids=(places - self.padding).clamp(0, self.positions and self.positions - 1),
+            position_ids=self.number_positions(places),
             use_cache=True,
             **options,
         ).logits
+
+    def number_positions(self, places: Tensor) -> Tensor:
+        """Return the position ids of tokens at places [R, S]: [R, S] counted from each row's first token, or [n, R, S]
+        as the model says."""
+        if self.position_ids is None:
+            # a slot whose logits nobody reads, or a draft, may stand after the last position
+            return (places - self.padding).clamp(0, self.positions and self.positions - 1)
+        n, _, end = self.position_ids.shape
+        return self.position_ids.gather(2, places.clamp(max=end - 1).expand(n, -1, -1))
 
     def make_mask(self, slots: Tensor, places: Tensor, visible: Tensor) -> Any:
         """Make the additive mask [R, 1, S, T] of `visible` [R, S, T], cut to the sliding window if all layers have one;

@@ -7,8 +7,8 @@
 Each decoder is a function that `custom_generate` takes. Its options are keywords of `generate`, and so are
 
     seed         of the random numbers; drawn from torch's generator if not given
-    width        tokens in a row of the picture, for decoders that look at the row above; 1 for text, where `window` is
-                 TEXT_WINDOW by default
+    width        tokens in a row of the image, for decoders that look at the row above; by default what the model says
+                 (`parity_decoders.families`), or else 1, for text, where `window` is TEXT_WINDOW by default
     stream       a streamer, instead of `streamer`
     draft_model  a smaller causal model of the same vocabulary, for `spec` and `mtj_draft`, instead of `assistant_model`
     compile      whether a pass is compiled as one graph; calls of the same sizes share it
@@ -38,6 +38,8 @@ from transformers.utils import ModelOutput
 
 from parity_decoders.captured import capture, compile_passes
 from parity_decoders.errors import DecodingError
+from parity_decoders.families.inputs import Inputs, list_keywords, read_inputs
+from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
 from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
 from parity_decoders.slots import (
@@ -79,7 +81,7 @@ class Request:
     stopping_criteria: Any = None
     generation_config: Any = None
     seed: int | None = None
-    width: int = 1
+    width: int | None = None
     stream: Any = None
     draft_model: Any = None
     compile: bool = False
@@ -118,30 +120,33 @@ class GenerateModel:
         prompts: Tensor,
         unpadded: Tensor,
         length: int,
-        width: int,
+        inputs: Inputs,
         law: GenerateLaw,
         static: bool = False,
     ):
         """Feed the network all of the prompts but their last tokens.
 
-        prompts [B, P] ids, padded on the left; unpadded [B, P] bool, false on padding; length: the most new tokens;
-        width: tokens in a row of the picture; law: turns logits into the law to sample, with the unconditional prompts
-        if guided; static: see TokenModel.
+        prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length:
+        the most new tokens; inputs: the prompts as the network reads them; law: turns logits into the law to sample,
+        with the unconditional prompts if guided; static: see TokenModel.
         """
         self.static = static
         self.rows = len(prompts)
         self.length = length
-        self.width = width
+        self.grid = inputs.grid or Grid(1)
+        self.width = self.grid.find_widest()
         self.law = law
-        ids, mask, padding = prompts, unpadded, (~unpadded).sum(1)
+        ids, position_ids = inputs.ids, inputs.position_ids
+        mask, padding = unpadded, (~unpadded).sum(1)
         if law.guidance:
-            ids, mask, padding = add_unconditional(prompts, unpadded, law.guidance)
+            ids, mask, padding = add_unconditional(ids, unpadded, law.guidance)
+            position_ids = number_unconditional(position_ids, prompts.shape[1], law.guidance)
         self.vocab = check_slots(model)
         check_inputs(model, prompts, unpadded)
         sizes = ids.shape[1] - padding
         longest = int(sizes.view(-1, self.rows).amax(1).min())
         check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
-        self.network = SlotNetwork(model, ids, mask, length, padding, static)
+        self.network = SlotNetwork(model, ids, mask, length, padding, static, position_ids)
         self.prefix = self.network.prefix
         self.attend = self.network.attend
         self.last = ids[:, -1:]
@@ -269,6 +274,19 @@ def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> 
     )
 
 
+def number_unconditional(position_ids: Tensor | None, P: int, guidance: Guidance) -> Tensor | None:
+    """Append the position ids of the unconditional rows, which count every token of their prompts, to those of the
+    others [n, B, T]. A model that looks positions up by place gives new tokens those of its prompts, so both prompts
+    have P tokens. Raises DecodingError if they have not."""
+    if position_ids is None:
+        return None
+    n = 1 if guidance.ids is None else guidance.ids.shape[1]
+    if n != P:
+        raise DecodingError(f"negative_prompt_ids of {n} tokens; allowed: {P}, as in input_ids, padded on the left")
+    counted = torch.arange(P, device=position_ids.device).expand(*position_ids.shape[:2], -1)
+    return torch.cat([position_ids, torch.cat([counted, position_ids[..., P:]], 2)], 1)
+
+
 def run_decoder(
     decoder: Callable[..., Iterator[Any]],
     model: Any,
@@ -303,10 +321,19 @@ def run_decoder(
     if guidance is not None and guidance.ids is not None:
         longest = max(longest, guidance.ids.shape[1])
     length, refusal = limit_length(decoder.__name__, model, longest, length, request.stopping_criteria)
-    target = GenerateModel(model, input_ids, unpadded, length, request.width, law, static)
+    inputs = read_inputs(model, input_ids, unpadded, request.unread, length)
+    if inputs.grid is None:
+        inputs = inputs._replace(grid=Grid(request.width or 1))
+    elif request.width is not None:
+        raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the model has its own grid")
+    target = GenerateModel(model, input_ids, unpadded, length, inputs, law, static)
     check_processors(processors, input_ids, target.vocab)
     if request.draft_model is not None:
-        target.draft = GenerateModel(request.draft_model, input_ids, unpadded, length, request.width, law, static)
+        same = type(request.draft_model) is type(model)  # another model counts its positions
+        target.draft = GenerateModel(
+            request.draft_model, input_ids, unpadded, length, inputs if same else Inputs(inputs.ids, None, inputs.grid),
+            law, static,
+        )  # fmt: skip
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
     padding_token = find_padding_token(config)
@@ -361,12 +388,14 @@ def refuse_others(name: str, model: Any, request: Request) -> None:
     if filled:
         raise DecodingError(f"{name}: {filled[0]} that holds tokens; allowed: an empty cache")
     unread = [
-        key for key, value in request.unread.items() if key not in IGNORED and not says_nothing(model, key, value)
+        key
+        for key, value in request.unread.items()
+        if key not in IGNORED and key not in list_keywords(model) and not says_nothing(model, key, value)
     ]
     if unread:
         raise DecodingError(f"{name}: {', '.join(unread)}; allowed: input_ids, attention_mask, {name}'s options")
     width = request.width
-    if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1:
+    if width is not None and (isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1):
         raise DecodingError(f"{name}: width: {width!r}; allowed: int, ge 1")
     for key in ("compile", "capture"):
         if not isinstance(value := getattr(request, key), bool):
@@ -559,7 +588,8 @@ def wrap_decoder(decoder: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
         """Decode input_ids [B, P]. keywords: the decoder's options and what `generate` hands over; see
         `run_decoder`."""
         defaults = {name: p.default for name, p in options.items()}
-        if "window" in defaults and keywords.get("width", 1) == 1:
+        is_text = keywords.get("width") in (None, 1) and not list_keywords(model)
+        if "window" in defaults and is_text:
             defaults["window"] = TEXT_WINDOW
         chosen = {name: keywords.pop(name, default) for name, default in defaults.items()}
         chosen = convert_options(method, decoder, chosen)

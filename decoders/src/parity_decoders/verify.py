@@ -96,12 +96,15 @@ class OwnLaws:
     ) -> Tensor:
         """Take prompts [B, P], processors and end tokens as `generate` hands them to a function `custom_generate`."""
         unpadded = others.get("attention_mask")
-        self.prompts = self.ids = input_ids
+        self.prompts = input_ids
         self.mask = torch.ones_like(input_ids).bool() if unpadded is None else unpadded.bool()
         self.padding = (~self.mask).sum(1)
         guidance, processors = split_processors(logits_processor)
         self.law = GenerateLaw(processors, guidance, greedy=not generation_config.do_sample)
+        length = generation_config.max_length - input_ids.shape[1]
+        self.ids, self.position_ids, _ = transformers.read_inputs(model, input_ids, self.mask, others, length)
         if guidance:
+            self.position_ids = transformers.number_unconditional(self.position_ids, input_ids.shape[1], guidance)
             self.ids, self.mask, self.padding = transformers.add_unconditional(self.ids, self.mask, guidance)
         ends = generation_config.eos_token_id
         self.ends = torch.as_tensor([] if ends is None else ends, dtype=torch.long, device=input_ids.device).flatten()
@@ -112,7 +115,8 @@ class OwnLaws:
         new = sequences[:, self.prompts.shape[1] :]
         tokens = pad(new, (0, length - new.shape[1]))
         n_ended = pad(torch.isin(tokens, self.ends).cumsum(1), (1, -1))
-        return tokens, (n_ended == 0) & (torch.arange(length, device=tokens.device) < new.shape[1])
+        is_drawn = (n_ended == 0) & (torch.arange(length, device=tokens.device) < new.shape[1])
+        return tokens.masked_fill(~is_drawn, 0), is_drawn  # a model may have no logits of its padding token
 
     @torch.inference_mode()
     def compute_logits(self, row: int, tokens: Tensor) -> Tensor:
@@ -122,7 +126,10 @@ class OwnLaws:
         before = tokens[:-1].expand(len(rows), -1)
         ids = torch.cat([self.ids[rows], before], 1)
         mask = torch.cat([self.mask[rows], torch.ones_like(before).bool()], 1)
-        positions = (torch.arange(ids.shape[1], device=ids.device) - self.padding[rows, None]).clamp(min=0)
+        if self.position_ids is None:
+            positions = (torch.arange(ids.shape[1], device=ids.device) - self.padding[rows, None]).clamp(min=0)
+        else:
+            positions = self.position_ids[:, rows, : ids.shape[1]]
         logits = compute_logits(self.model, ids, attention_mask=mask.long(), position_ids=positions)
         return logits[:, -len(tokens) :]
 

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from parity_decoders.grid import Grid, find_grid
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
@@ -86,7 +87,8 @@ class Window:
         self.line = SequenceBuffer(model, start, size)
         self.by_position = make_races(self.line, noise) if shared else None
         # how far `init` looks back; drafts are made from no position before the frontier less this
-        self.back = model.width if init.endswith("above") else 1
+        self.grid = find_grid(model) if init.endswith("above") else Grid(1)
+        self.back = self.grid.find_widest()
         makes_laws, V = init.startswith("sample") or stores == "p", model.vocab
         self.laws = LawsByPosition(noise, self.back + size, V) if makes_laws else None  # the target's
         self.draft_laws = LawsByPosition(noise, size, V) if stores == "own" else self.laws if stores == "p" else None
@@ -180,8 +182,9 @@ class Window:
     def find_sources(self) -> tuple[Tensor, Tensor]:
         """Find the positions [B, W] that `init` copies from, in steps of 1 to the left or of a row upwards, and [B, W]
         bool whether each has been written."""
-        source = self.positions - self.back * ((self.positions - self.written).clamp(min=0) // self.back + 1)
-        return source.clamp(min=0), (source >= 0) & (source < self.written)
+        width, start = self.grid.look_up(self.positions)
+        source = self.positions - width * ((self.positions - self.written).clamp(min=0) // width + 1)
+        return source.clamp(min=0), (source >= start) & (source < self.written)
 
     def read_forced(self) -> Tensor:
         """Read the tokens [B, W] that the grammar forces in the slots, -1 for none."""

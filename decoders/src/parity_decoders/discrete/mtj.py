@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from parity_decoders.counts import Counts
+from parity_decoders.grid import find_grid
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
@@ -243,8 +244,10 @@ def decode_trajectories(
     assert laws is not None
     branches = min(branches, (W - 1) * K)
     foresight.prepare(slots, W + branches, K)
-    # [B, ...] at position + width: whether the position's token changed in the last pass
-    moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
+    grid = find_grid(model)
+    widest = grid.find_widest()
+    # [B, ...] at position + widest: whether the position's token changed in the last pass
+    moved = torch.zeros(len(start), L + W + widest + 1, dtype=torch.bool, device=start.device)
 
     def pick_winners(ratio: Tensor, positions: Tensor) -> Tensor:
         """Pick the token [B, n] of the largest ratio [B, n, V], or the one that the grammar forces at its position [B,
@@ -264,7 +267,8 @@ def decode_trajectories(
     def run_pass() -> Step:
         e = slots.draw_races()
         q = carry_laws(slots, laws, warm)
-        left_moved, upper_moved = (moved.gather(1, slots.positions + n) for n in (model.width - 1, 0))
+        width, _ = grid.look_up(slots.positions)
+        left_moved, upper_moved = (moved.gather(1, slots.positions + widest - n) for n in (1, width))
         draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
         drafts = draft[:, :-1]
         parents, offset = chain_parents, slot
@@ -284,7 +288,7 @@ def decode_trajectories(
         source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
         foresight.update(tree, path, p, source)
         tokens = drawn.gather(1, source)
-        moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
+        moved.zero_().scatter_(1, slots.positions + widest, tokens != draft)
         model.keep(torch.where(path, tree.nodes, -1))
         n_kept = offset.gather(1, end)[:, 0] + 1
         return slots.advance(tokens, n_kept, p[line.rows, source], nodes=tree.count_evaluated())

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from parity_decoders.counts import Counts
+from parity_decoders.grid import find_grid
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import FINAL, TokenModel
 from parity_decoders.sequence_buffer import find_end
@@ -42,11 +43,16 @@ class Picture:
         """Start after the prompts' last tokens `start` [B]. is_raster: see `pjd`, commit."""
         B, forced = len(start), model.forced.cpu()
         self.model, self.is_raster, self.end = model, is_raster, find_end(forced)
-        rows = forced[: self.end].split(model.width)  # a row ends after the last position that the grammar leaves open
+        self.grid = find_grid(model)
+        listed = self.grid.list_rows("pjd", self.end)
+        # a row ends after the last position that the grammar leaves open
+        rows = [forced[row.first : row.end] for row in listed]
         size = [find_end(row) if bool((row < 0).any()) else len(row) for row in rows]
-        self.size = torch.tensor(size, device=start.device)  # [R]
+        self.size, self.first, self.width = (  # [R]; the first position of each row, its positions in all
+            torch.tensor(x, device=start.device) for x in (size, [row.first for row in listed], [*map(len, rows)])
+        )
+        self.is_top = torch.tensor([row.is_top for row in listed], device=start.device)
         self.rows = torch.arange(len(rows), device=start.device)
-        self.first = self.rows * model.width  # [R] first position of each row
         self.image = torch.arange(B, device=start.device)[:, None]
         self.forced = torch.cat([model.forced, model.forced.new_full((1,), -1)])
         # position i is in column i + 1
@@ -66,11 +72,11 @@ class Picture:
             begin, stop = begin.scatter(1, top, self.frontier), torch.full_like(top, self.end)
         n_top = (stop - begin.gather(1, top)).clamp(max=window)
         above = count.roll(1, 1)
-        is_open = (self.rows > top) & (above >= ahead) & (above > count) & (window > 1)
+        is_open = (self.rows > top) & ~self.is_top & (above >= ahead) & (above > count) & (window > 1)
         n_below = (above - count + 1).minimum(size - count).clamp(max=window)
         n_open = torch.where(is_open, n_below, 0).scatter(1, top, n_top)
         # the last tokens of a row that ended are only fed; if the next row has none, its window feeds the very last
-        n_unread = self.model.width - size + (count.gather(1, top) > 0).long()
+        n_unread = self.width - size + (count.gather(1, top) > 0).long()
         n = torch.where((self.rows == top - 1) & self.is_unread, n_unread, n_open)
         n_slots, n_open_slots = torch.stack([n, n_open]).sum(2).amax(1).tolist()  # a GPU is read once a pass
         if not n_open_slots:
@@ -91,8 +97,9 @@ class Picture:
         is_random = ~self.has_draft.gather(1, position)
         draft = torch.where(is_random, random, self.line.gather(1, position + 1))
         if e is not None and hasattr(self, "laws"):
-            above = (position - self.model.width).clamp(min=0)
-            copied = is_random & self.has_draft.gather(1, above) & (position >= self.model.width)
+            width, first = self.grid.look_up(position)
+            above = (position - width).clamp(min=0)
+            copied = is_random & self.has_draft.gather(1, above) & (position - width >= first)
             copied &= self.forced[position] < 0
             law, law_above = (self.laws[self.image, i] for i in (position, above))
             self.laws[self.image, position] = law = torch.where(copied[..., None], law_above, law)
@@ -198,7 +205,7 @@ def pjd(
     V, positions = model.vocab, torch.arange(model.length + 1, device=start.device)[None]
     races = noise.exponential("sample", positions, V) if commit == "raster" else None
     picture = Picture(model, start, commit == "raster")
-    n_numbers = len(picture.rows) * (window + model.width)  # of a pass; no two passes share one
+    n_numbers = len(picture.rows) * (window + picture.grid.find_widest())  # of a pass; no two passes share one
     step = 0
     while (slots := picture.lay_out_windows(window, ahead)) is not None:
         number = (torch.arange(slots.row.shape[1], device=start.device) + step * n_numbers)[None]

@@ -8,6 +8,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from parity_decoders.counts import Counts
+from parity_decoders.grid import find_grid
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
@@ -37,13 +38,12 @@ def zipar(
     and decodes the first row alone.
     """
     L = model.length
-    width = model.width
     forced = model.forced.tolist()
     device = start.device
     # The buffer starts with the prompt's last token: the token at position i is line[:, i + 1].
     line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(len(start), -1)], 1)
-    first = list(range(0, L, width))
-    end = [min(n + width, L) for n in first]
+    rows = find_grid(model).list_rows("zipar", L)
+    first, end = [row.first for row in rows], [row.end for row in rows]
 
     def find_choice(n: int, stop: int) -> int:
         """Find the first position from n on where the model chooses, or the row's end."""
@@ -52,11 +52,13 @@ def zipar(
     head = [find_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
 
     def is_due(row: int) -> bool:
-        """Return whether a row of the picture may start: `ahead` tokens of the row above, or all, are done."""
-        row_above = row - 1
-        return row == 0 or (
-            row < len(first) and head[row_above] - first[row_above] >= min(ahead, end[row_above] - first[row_above])
-        )
+        """Return whether a row of the image may start: `ahead` tokens of the row above, or all, are done; all if that
+        is a row of another grid."""
+        if row == 0 or row == len(rows):
+            return row == 0
+        above = rows[row - 1]
+        size = above.end - above.first
+        return head[row - 1] - above.first >= (size if rows[row].is_top else min(ahead, size))
 
     unfed = {-1}  # positions whose tokens the model has not seen
     n_started = 0  # rows that have started

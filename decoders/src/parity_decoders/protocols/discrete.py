@@ -23,6 +23,7 @@ class TokenModel(Protocol):
     static      True if shapes are those of (batch, window) alone: decoders then do not shrink a window at the end of an
                 image. Such a model has `attend(positions)`: its passes read no more positions until the next call; and
                 `prefix`, another number when its buffers have moved (`parity_decoders.captured`)
+    grid        a `Grid`, where rows are not all of one `width` (`parity_decoders.grid`)
     codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the
                 model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
