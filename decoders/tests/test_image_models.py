@@ -135,6 +135,17 @@ def test_greedy_tokens_are_those_of_plain_generate(case, method, seed):
     assert torch.equal(found, plain)
 
 
+@pytest.mark.parametrize("method", [m for m in decoders.METHODS if m not in EXACT])
+def test_other_methods_draw_whole_images_of_allowed_tokens(case, method):
+    request = case.make_request(4, rows=2, same=True, sources=0)
+    drawn = draw(case, request, method, eos_token_id=None)[:, request.ids.shape[1] :]
+    assert drawn.shape == (2, request.length)
+    for grammar in request.keywords.get("logits_processor", []):
+        is_open = grammar.forced < 0
+        assert torch.isin(drawn[:, is_open], grammar.chosen).all()
+        assert torch.equal(drawn[0, ~is_open], grammar.forced[~is_open])
+
+
 def draw(case, request, method, **options):
     """Draw the tokens of a request by a method."""
     options = {"do_sample": True, "seed": 7, **request.keywords, **add_draft(case, method), **options}

@@ -24,6 +24,7 @@ WRITES = (
     "anole",
     "anole_drafter",
     "emu3",
+    "imagegpt",
     "janus",
     "janus_released",
     "llamagen",
@@ -267,6 +268,17 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
     config = Emu3Config(text_config=text, vq_config=vision, vocabulary_map=words)
     save(sharpen(Emu3ForConditionalGeneration(config), seed=2), model_folder)
     return {"model": "Emu3-Gen-hf"}
+
+
+def imagegpt(folder: Path, codes: int = CODES) -> dict[str, str]:
+    """Write ImageGPT, a folder with the colours of its tokens; return {"model": its name}. `parity` does not read it."""
+    from transformers import ImageGPTConfig, ImageGPTForCausalImageModeling
+
+    config = ImageGPTConfig(vocab_size=codes + 1, n_positions=1024, n_embd=32, n_layer=2, n_head=4)
+    save(sharpen(ImageGPTForCausalImageModeling(config), seed=2), folder / "imagegpt-small")
+    colours = torch.rand(codes, 3, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    write_json(folder / "imagegpt-small/preprocessor_config.json", {"clusters": colours.tolist()})
+    return {"model": "imagegpt-small"}
 
 
 def janus(
