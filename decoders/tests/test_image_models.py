@@ -2,6 +2,7 @@
 plain decoding, and distributions those that are enumerated."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -237,6 +238,17 @@ def test_two_tokens_have_the_distribution_that_is_enumerated(case, sources, meth
         read = inputs.read_inputs
         monkeypatch.setattr(decoders, "read_inputs", lambda *x: move_away(read(*x)))
         assert certify_sampler(sample, known, margin=0.25, n=3000, batch=1000).verdict.kind == "lossy"
+
+
+@pytest.mark.parametrize("method", ["ar", *COUPLED])
+def test_a_stream_gets_the_prompt_and_each_token_in_order(case, method):
+    request = case.make_request(5, rows=1)
+    put: list = []
+    streamer = SimpleNamespace(put=put.append, end=lambda: put.append(None))
+    found = draw(case, request, method, stream=streamer)
+    assert put.pop() is None
+    assert all(len(token) == 1 for token in put[1:])
+    assert torch.equal(torch.cat([put[0][0], *put[1:]]), found[0])
 
 
 GRIDS = torch.tensor([[1, 3, 4], [1, 2, 2]])

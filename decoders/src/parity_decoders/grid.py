@@ -32,7 +32,8 @@ class Grid(NamedTuple):
             return self.width, self.start
         assert isinstance(self.start, Tensor)
         positions = positions.clamp(max=self.width.shape[1] - 1)
-        return tuple(x.expand(len(positions), -1).gather(1, positions) for x in (self.width, self.start))
+        width, start = (x.expand(len(positions), -1).gather(1, positions) for x in (self.width, self.start))
+        return width, start
 
     def find_widest(self) -> int:
         """Find the largest number of tokens in a row."""
