@@ -1,5 +1,6 @@
 """A small GLM-Image pipeline of diffusers with random weights, made without files."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def make_pipeline() -> Any:
     torch.manual_seed(1)
     text = hf.T5Config(vocab_size=384, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
     transformer = diffusers.GlmImageTransformer2DModel(
-        in_channels=4, out_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=2, text_embed_dim=16,
+        in_channels=4, out_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=1, text_embed_dim=16,
         time_embed_dim=16, condition_dim=8, prior_vq_quantizer_codebook_size=case.CODES,
     )  # fmt: skip
     vae = diffusers.AutoencoderKL(
@@ -62,3 +63,8 @@ def make_pipeline() -> Any:
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+def write_pipeline(folder: Path) -> None:
+    """Write the pipeline to a folder, in the layout in which GLM-Image is published."""
+    make_pipeline().save_pretrained(folder)

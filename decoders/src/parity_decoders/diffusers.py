@@ -44,7 +44,7 @@ def use_decoder(pipe: Any, decoder: Callable[..., Any] | None, **options: Any) -
     options: keywords of `generate` that the decoder has, but for those in OF_PIPELINE. Raises DecodingError for another
     pipeline, for what is not a decoder, and for options that it does not have.
     """
-    model = getattr(pipe, "vision_language_encoder", None)
+    model: Any = getattr(pipe, "vision_language_encoder", None)
     if not isinstance(model, GlmImageForConditionalGeneration):
         raise DecodingError(
             f"pipe: {type(pipe).__name__} with vision_language_encoder {type(model).__name__}; "
@@ -57,6 +57,7 @@ def use_decoder(pipe: Any, decoder: Callable[..., Any] | None, **options: Any) -
     vars(model).pop("generate", None)
     if decoder is None:
         return
+    model_class: Any = type(model)
 
     def generate(*inputs: Any, **keywords: Any) -> Any:
         """Generate with the decoder, whatever else the pipeline asks for, and show a progress bar."""
@@ -65,11 +66,10 @@ def use_decoder(pipe: Any, decoder: Callable[..., Any] | None, **options: Any) -
         with pipe.progress_bar(total=keywords.get("max_new_tokens", 0)) as bar:
             bar.set_description("image tokens")
             criteria = [*keywords.pop("stopping_criteria", ()), Progress(bar)]
-            return type(model).generate(
-                model, *inputs, **keywords, **options, stopping_criteria=criteria, custom_generate=decoder
-            )
+            added = {"stopping_criteria": criteria, "custom_generate": decoder, **options}
+            return model_class.generate(model, *inputs, **keywords, **added)
 
-    model.generate = generate
+    vars(model)["generate"] = generate
 
 
 def list_options(decoder: Any) -> list[str]:
