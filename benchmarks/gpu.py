@@ -25,13 +25,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from gains import ROTARY
 from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_network, measure_bandwidth, measure_ms
 from parity_decoders.captured import REACHES, Captured, compile_passes, run_captured
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.families.inputs import read_inputs
 from parity_decoders.passes import Passes
 from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.slots import SlotNetwork
 from parity_decoders.steps import Step
 
 from parity.base.command import pin_threads, run_command
@@ -212,12 +215,16 @@ def measure_networks(bench: Bench) -> Iterator[Row]:
 def compile_layers(bench: Bench, name: str) -> None:
     """Compile the layers of a network, unless they are; all share one graph of a shape, for they differ in weights
     alone."""
+    if name not in bench.compiled:
+        bench.compiled.add(name)
+        compile_each(bench, bench.network(name).layers)
+
+
+def compile_each(bench: Bench, layers: Any) -> None:
+    """Compile each layer when it is next called; on a CPU it is traced alone."""
     # a layer's code makes some forty graphs; if layers did not share them, this would bound the time that is lost
     torch._dynamo.config.recompile_limit = 64
-    if name in bench.compiled:
-        return
-    bench.compiled.add(name)
-    for layer in bench.network(name).layers:
+    for layer in layers:
         layer.compile(dynamic=False, backend="eager" if bench.cpu else "inductor")
 
 
@@ -384,6 +391,64 @@ def measure_generate(bench: Bench) -> Iterator[Row]:
         yield row | {"tokens that differ": differ}
 
 
+def make_glm_image(bench: Bench) -> tuple[Any, torch.Tensor, dict[str, Any]]:
+    """Make GLM-Image with random weights, of its published size but for the vision tower, which text to image does not
+    call; the ids of a prompt; and the keywords of `generate` for an image of 1,024 x 1,024, which runs to its end."""
+    from transformers import GlmImageConfig, GlmImageForConditionalGeneration
+
+    text, side = {"rope_parameters": ROTARY}, 32
+    if bench.cpu:
+        text, side = TINY | {"vocab_size": 17000, "pad_token_id": 0}, 6
+        text["rope_parameters"] = ROTARY | {"mrope_section": [2, 3, 3]}
+    config = GlmImageConfig(text_config=text, vision_config={"depth": 1})
+    build = lambda: GlmImageForConditionalGeneration(config)  # noqa: E731
+    net = make_random_network(build, bench.device, bench.dtype)
+    prompt = [*range(PROMPT - 1), config.image_start_token_id]
+    ids = torch.tensor([prompt], device=bench.device)
+    grids = torch.tensor([[1, side, side], [1, side // 2, side // 2]], device=bench.device)
+    keywords = {"attention_mask": torch.ones_like(ids), "image_grid_thw": grids, "do_sample": True}
+    keywords |= {"images_per_sample": torch.tensor([2], device=bench.device), "eos_token_id": None}
+    return net, ids, keywords | {"max_new_tokens": side**2 + (side // 2) ** 2 + 1}
+
+
+def measure_glm_image(bench: Bench) -> Iterator[Row]:
+    """Time a pass of GLM-Image over windows, as it is and captured, then the same with compiled layers."""
+    net, ids, keywords = make_glm_image(bench)
+    length = keywords["max_new_tokens"]
+    read = read_inputs(net, ids, keywords["attention_mask"].bool(), keywords, length)
+    network = SlotNetwork(net, ids, ids >= 0, length, static=True, position_ids=read.position_ids)
+    for way in ("", "compiled, "):
+        if way:
+            compile_each(bench, net.model.language_model.layers)
+        for n in (1, 8, 16, 32, 64):
+            positions = torch.arange(length // 2, length // 2 + min(n, length // 2), device=bench.device)[None]
+            call = partial(network.logits, torch.zeros_like(positions), positions)
+            call()  # compiles
+            ms = {f"{way or 'eager '}ms".replace(", ms", " ms"): bench.time(call, 5)}
+            yield {"tokens": positions.shape[1]} | ms | {f"{way}captured ms": bench.time_captured(call)}
+
+
+def measure_request(bench: Bench) -> Iterator[Row]:
+    """Decode a whole image by GLM-Image inside `generate`, as it is and captured, after a request for few tokens."""
+    from parity_decoders import transformers as decoders
+
+    net, ids, keywords = make_glm_image(bench)
+    keywords |= {"pad_token_id": 0, "return_dict_in_generate": True}
+    expected: dict[str, torch.Tensor] = {}  # the tokens of plain decoding as it is
+    for way in ({}, {"capture": True})[: 1 if bench.cpu else 2]:
+        for method in DECODERS:
+            how = {"custom_generate": getattr(decoders, method), "seed": 1, **way}
+            net.generate(ids, **keywords | {"max_new_tokens": 8}, **how)
+            bench.wait()
+            start = time.monotonic()
+            made = net.generate(ids, **keywords, **how)
+            bench.wait()
+            row = {"method": method, "captured": bool(way), "tokens": made.sequences.shape[1] - ids.shape[1]}
+            row |= {"passes": int(made.passes[0]), "seconds": time.monotonic() - start}
+            differ = int((made.sequences != expected.setdefault("ar", made.sequences)).sum())
+            yield row | {"tokens that differ": differ}
+
+
 def run_passes(bench: Bench, passes: Passes) -> Iterator[Step]:
     """Yield the steps of a decoder, captured on a GPU."""
     return iter(passes) if bench.cpu else run_captured(passes)
@@ -424,6 +489,13 @@ PARTS = {
         120,
         "Inside transformers' `generate`",
         "A random network accepts few drafts, so times compare ways of one method, not methods.",
+    ),
+    "glm-image": Part(measure_glm_image, 120, "A pass of GLM-Image 9B inside transformers, one row"),
+    "request": Part(
+        measure_request,
+        400,
+        "A whole image of GLM-Image 9B inside transformers' `generate`",
+        "Seconds have captures. A random network accepts few drafts: passes are not those of trained weights.",
     ),
 }
 

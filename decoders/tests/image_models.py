@@ -1,11 +1,28 @@
 """Small image models of transformers with random weights, and random requests to them."""
 
+import copy
 import random
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import GlmImageConfig, GlmImageForConditionalGeneration
+from transformers import (
+    ChameleonConfig,
+    ChameleonForConditionalGeneration,
+    Emu3Config,
+    Emu3ForConditionalGeneration,
+    GlmImageConfig,
+    GlmImageForConditionalGeneration,
+    ImageGPTConfig,
+    ImageGPTForCausalImageModeling,
+    JanusConfig,
+    JanusForConditionalGeneration,
+)
+
+from parity_decoders.images import image_model
+
+TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+PAD, BOS, EOS, LINE, BEGIN = 0, 1, 2, 11, 13
 
 
 def spread_weights(model: torch.nn.Module, std: float = 0.25) -> torch.nn.Module:
@@ -31,6 +48,7 @@ class GlmImage:
     """GLM-Image: a preview and an image, or with source images the image alone."""
 
     CODES, START, END, PLACE, PAD = 40, 40, 41, 90, 95
+    tokens = range(40)
 
     def __init__(self, patch_size: int = 4) -> None:
         text = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -49,7 +67,9 @@ class GlmImage:
         self.model: Any = spread_weights(GlmImageForConditionalGeneration(config))
         self.patch = 3 * self.model.config.vision_config.patch_size**2
 
-    def make_request(self, seed: int, rows: int = 0, sources: int | None = None, same: bool = False) -> Request:
+    def make_request(
+        self, seed: int, rows: int = 0, sources: int | None = None, same: bool = False, **_: Any
+    ) -> Request:
         """Make a request: text to image or with up to two source images a row, rows of several lengths padded on the
         left; all rows of the same grids if `same`, as of GlmImageProcessor."""
         rng = random.Random(seed)
@@ -86,6 +106,12 @@ class GlmImage:
         length = max(lengths) + 1
         return Request(ids, keywords | {"max_new_tokens": length}, length)
 
+    def copy_in_double(self) -> "GlmImage":
+        """Return a copy whose model is in float64."""
+        other = copy.copy(self)
+        other.model = copy.deepcopy(self.model).double()
+        return other
+
     @torch.no_grad()
     def compute_logits(self, request: Request, row: int, tokens: torch.Tensor) -> torch.Tensor:
         """Compute the logits [n + 1, V] after the prompt of one row alone and after each of tokens [n], by the model's
@@ -107,3 +133,149 @@ class GlmImage:
         ids = torch.cat([prompt, tokens[None].to(prompt)], 1)
         out = self.model(input_ids=ids, position_ids=torch.cat([positions, new], 2), use_cache=False)
         return out.logits[0, prompt.shape[1] - 1 :]
+
+
+class Captioned:
+    """A model whose prompts are captions, padded on the left, with unconditional prompts of another length."""
+
+    WORDS = range(3, 10)
+    owner: Any  # the model of transformers whose image model is tested
+    model: Any  # the causal model that `generate` draws images with
+    tokens: range  # those of the image tokenizer
+
+    def make_images(self, rng: random.Random) -> Any:
+        """Make the image model, of a random size if the family has several."""
+        return image_model(self.owner)
+
+    def make_request(self, seed: int, rows: int = 0, guided: bool | None = None, **_: Any) -> Request:
+        """Make a request of one to three captions of several lengths, guided or not."""
+        rng = random.Random(seed)
+        images = self.make_images(rng)
+        rows = rows or rng.randint(1, 3)
+        inputs = self.make_prompts([[rng.choice(self.WORDS) for _ in range(rng.randint(1, 6))] for _ in range(rows)])
+        guided = rng.random() < 0.5 if guided is None else guided
+        empty = self.make_prompts([[9, 4]] * rows) if guided else None
+        keywords = images.make_request(inputs, empty) | {"pad_token_id": PAD}
+        ids = keywords.pop("input_ids")
+        return Request(ids, keywords, images.length)
+
+    def make_prompts(self, captions: list[list[int]]) -> dict[str, torch.Tensor]:
+        """Make prompts of captions, that begin with BOS and end where an image begins."""
+        longest = max(map(len, captions))
+        rows = [[PAD] * (longest - len(c)) + [BOS, *c, BEGIN] for c in captions]
+        ids = torch.tensor(rows)
+        return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
+
+    @torch.no_grad()
+    def compute_logits(self, request: Request, row: int, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute the logits [n + 1, V] after the prompt of one row alone and after each of tokens [n], by the forward
+        of the owner over all of them at once."""
+        prompt = request.ids[row, request.keywords["attention_mask"][row].bool()][None]
+        ids = torch.cat([prompt, tokens[None].to(prompt)], 1)
+        return self.run_owner(ids)[0, prompt.shape[1] - 1 :]
+
+    def run_owner(self, ids: torch.Tensor) -> torch.Tensor:
+        """Compute the owner's logits [B, S, V] of ids [B, S]."""
+        return self.owner(input_ids=ids, use_cache=False).logits
+
+    def copy_in_double(self) -> Any:
+        """Return a copy whose model is in float64."""
+        other = copy.copy(self)
+        other.owner = copy.deepcopy(self.owner).double()
+        other.model = other.make_images(random.Random(0)).model
+        return other
+
+
+class Emu3(Captioned):
+    """Emu3: rows of visual tokens, each with a separator."""
+
+    tokens = range(20, 52)
+
+    def __init__(self) -> None:
+        names = {"<image>": 10, "<|extra_200|>": LINE}
+        names |= {f"<|visual token {i:06}|>": t for i, t in enumerate(self.tokens)}
+        vq = {"codebook_size": 32, "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "num_res_blocks": 1}
+        vq |= {"channel_multiplier": [1, 1], "hidden_size": 32, "attn_resolutions": []}
+        text = TEXT | {"vocab_size": 60, "num_key_value_heads": 2, "pad_token_id": PAD, "bos_token_id": BOS}
+        config = Emu3Config(text_config=text | {"eos_token_id": EOS}, vq_config=vq, vocabulary_map=names)
+        self.owner = spread_weights(Emu3ForConditionalGeneration(config))
+        self.model = self.owner
+
+    def make_images(self, rng: random.Random) -> Any:
+        return image_model(self.owner, rows=rng.randint(2, 4), columns=rng.randint(2, 4))
+
+
+class Janus(Captioned):
+    """Janus: the head and embeddings of image tokens beside those of the text."""
+
+    tokens = range(40, 64)
+
+    def __init__(self) -> None:
+        vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64}
+        vision |= {"projection_dim": 32, "num_image_tokens": 16, "patch_size": 16}
+        vq = {"embed_dim": 8, "num_embeddings": 24, "latent_channels": 8, "base_channels": 32, "num_res_blocks": 1}
+        vq |= {"channel_multiplier": (1, 1), "num_patches": 4, "projection_dim": 32, "image_token_embed_dim": 32}
+        text = TEXT | {"model_type": "llama", "vocab_size": 40, "pad_token_id": PAD, "bos_token_id": BOS}
+        owner = JanusForConditionalGeneration(JanusConfig(text_config=text, vision_config=vision, vq_config=vq))
+        owner.generation_config.generation_kwargs = {"boi_token_id": BEGIN}
+        self.owner = spread_weights(owner)
+        self.model = image_model(self.owner).model
+
+    def run_owner(self, ids: torch.Tensor) -> torch.Tensor:
+        inner, n_words = self.owner.model, 40
+        words, codes = ids.clamp(max=n_words - 1), (ids - n_words).clamp(min=0)
+        drawn = self.owner.prepare_embeddings_for_image_generation(codes.flatten()).view(*ids.shape, -1)
+        embedded = torch.where((ids < n_words)[..., None], inner.language_model.embed_tokens(words), drawn)
+        hidden = inner.language_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+        logits = inner.generation_head(hidden)
+        least = torch.finfo(logits.dtype).min
+        return torch.nn.functional.pad(logits, (n_words, 0), value=least)
+
+
+class Chameleon(Captioned):
+    """Chameleon, with separators, as Lumina-mGPT has them, or without, as Anole."""
+
+    tokens = range(20, 44)
+
+    def __init__(self) -> None:
+        letters = [f"IMGIMG{''.join(chr(ord('A') + int(d)) for d in str(n))}Z" for n in range(24)]
+        names = {"<image>": 10} | {name: 20 + n for n, name in enumerate(letters)}
+        vq = {"embed_dim": 8, "num_embeddings": 24, "latent_channels": 8, "base_channels": 32, "num_res_blocks": 1}
+        vq |= {"channel_multiplier": [1, 1], "resolution": 8, "attn_resolutions": []}
+        text = TEXT | {"num_key_value_heads": 4, "vocab_size": 48, "pad_token_id": PAD, "bos_token_id": BOS}
+        config = ChameleonConfig(**text, eos_token_id=EOS, vq_config=vq, vocabulary_map=names)
+        self.owner = spread_weights(ChameleonForConditionalGeneration(config))
+        with torch.no_grad():  # sharper attention, so that positions matter
+            for layer in self.owner.model.layers:
+                layer.self_attn.q_norm.weight.mul_(8)
+                layer.self_attn.k_norm.weight.mul_(8)
+        self.model = image_model(self.owner).model
+
+    def make_images(self, rng: random.Random) -> Any:
+        separator = rng.choice([None, LINE])
+        return image_model(self.owner, rows=rng.randint(2, 4), columns=rng.randint(2, 4), separator=separator)
+
+    def run_owner(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.owner.lm_head(self.owner.model(input_ids=ids, use_cache=False)[0])
+
+
+class ImageGPT(Captioned):
+    """ImageGPT: no caption, colours as tokens."""
+
+    tokens = range(40)
+
+    def __init__(self) -> None:
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16, "vocab_size": 41}
+        self.owner = spread_weights(ImageGPTForCausalImageModeling(ImageGPTConfig(**sizes)))
+        self.model = self.make_images(random.Random(0)).model
+
+    def make_images(self, rng: random.Random) -> Any:
+        clusters = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        return image_model(self.owner, clusters=clusters, rows=4, columns=4)
+
+    def make_request(self, seed: int, rows: int = 0, guided: bool | None = None, **more: Any) -> Request:
+        return super().make_request(seed, rows, guided=False)
+
+    def make_prompts(self, captions: list[list[int]]) -> dict[str, torch.Tensor]:
+        ids = torch.full((len(captions), 1), 40)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

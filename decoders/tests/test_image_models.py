@@ -7,16 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from decoders.tests.image_models import GlmImage
+from decoders.tests.image_models import Chameleon, Emu3, GlmImage, ImageGPT, Janus
 from parity_certify import certify_sampler, law
 
 from parity_decoders import transformers as decoders
 from parity_decoders.errors import DecodingError
 from parity_decoders.families import inputs
 from parity_decoders.grid import Grid
+from parity_decoders.processors import Guidance
 from parity_decoders.slots import SlotNetwork
 
-CASES = {"glm_image": GlmImage}
+CASES = {"glm_image": GlmImage, "emu3": Emu3, "janus": Janus, "chameleon": Chameleon, "imagegpt": ImageGPT}
+FIRST = torch.tensor([], dtype=torch.long)
 EXACT = [m for m in decoders.METHODS if m not in ("gsd", "sjd_pp", "sjd_sv", "sjd_vp", "zipar", "pjd")]
 COUPLED = ["sjd_coupled", "mtj", "mtj_draft"]
 
@@ -25,13 +27,6 @@ COUPLED = ["sjd_coupled", "mtj", "mtj_draft"]
 def case(request):
     """A small random model of each family."""
     return CASES[request.param]()
-
-
-def in_double(case):
-    """A copy of a case whose model is in float64."""
-    case = copy.copy(case)
-    case.model = copy.deepcopy(case.model).double()
-    return case
 
 
 @torch.inference_mode()
@@ -50,7 +45,8 @@ def measure_difference(case, request, change=lambda x: x):
     """Measure the largest difference of logits between windows, then trees, and the model's own forward."""
     network = make_network(case, request, change)
     g = torch.Generator().manual_seed(3)
-    tokens = torch.randint(0, 40, (len(request.ids), request.length - 1), generator=g)
+    first, n_tokens = case.tokens[0], len(case.tokens)
+    tokens = first + torch.randint(n_tokens, (len(request.ids), request.length - 1), generator=g)
     feed = torch.cat([request.ids[:, -1:], tokens], 1)
     truth = torch.stack([case.compute_logits(request, b, x) for b, x in enumerate(tokens)])
     largest = 0.0
@@ -59,12 +55,12 @@ def measure_difference(case, request, change=lambda x: x):
         n = min(5, request.length - position)
         at = torch.arange(position - 1, position + n - 1).expand(len(feed), -1)
         fed = feed[:, position : position + n]
-        wrong = torch.randint(0, 40, fed[:, 1:].shape, generator=g)
+        wrong = first + torch.randint(n_tokens, fed[:, 1:].shape, generator=g)
         network.logits(torch.cat([fed[:, :1], wrong], 1), at)  # drafts that the right tokens replace
         if position % 2:
             found = network.logits(fed, at)
         else:  # a tree of the right tokens and a wrong sibling after each
-            nodes = torch.cat([fed, (fed[:, 1:] + 1) % 40], 1)
+            nodes = torch.cat([fed, first + (fed[:, 1:] - first + 1) % n_tokens], 1)
             chain = torch.arange(n) - 1
             parents = torch.cat([chain, chain[1:]]).expand(len(feed), -1)
             found = network.tree(nodes, torch.cat([at, at[:, 1:]], 1), parents)[:, :n]
@@ -76,23 +72,16 @@ def measure_difference(case, request, change=lambda x: x):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_and_trees_have_the_logits_of_forward(case, seed):
-    request = case.make_request(seed, same=True)
-    assert measure_difference(case, request) < 1e-4
-    exact = in_double(case)
-    assert measure_difference(exact, exact.make_request(seed, same=True)) < 1e-12
+    request = case.make_request(seed, same=True, guided=False)
+    assert measure_difference(case, request) < 1e-5 * float(case.compute_logits(request, 0, FIRST).abs().max())
+    exact = case.copy_in_double()
+    assert measure_difference(exact, exact.make_request(seed, same=True, guided=False)) < 1e-12
 
 
 def shift_positions(read):
     """Positions of new tokens one row too low."""
     moved = read.position_ids.clone()
     moved[1, :, read.ids.shape[1] :] += 1
-    return read._replace(position_ids=moved)
-
-
-def move_away(read):
-    """Positions of new tokens far from those of the prompt."""
-    moved = read.position_ids.clone()
-    moved[:, :, read.ids.shape[1] :] += 40
     return read._replace(position_ids=moved)
 
 
@@ -107,9 +96,20 @@ def repeat_preview(read):
     return read._replace(position_ids=torch.cat([read.position_ids[:, :, :P], wrong], 2))
 
 
+def test_positions_off_by_one_row_are_found(case):
+    exact = case.copy_in_double()
+    request = exact.make_request(1, sources=0, same=True, guided=False)
+    number, P, width = SlotNetwork.number_positions, request.ids.shape[1], 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            SlotNetwork, "number_positions", lambda self, x: (number(self, x) - width * (x >= P)).clamp(min=0)
+        )
+        assert measure_difference(exact, request) > 1e-3
+
+
 @pytest.mark.parametrize("change", [shift_positions, repeat_preview])
-def test_wrong_positions_are_found(change):
-    exact = in_double(GlmImage())
+def test_positions_of_another_grid_are_found(change):
+    exact = GlmImage().copy_in_double()
     assert measure_difference(exact, exact.make_request(1, sources=0, same=True), change) > 1e-3
 
 
@@ -165,7 +165,7 @@ def test_coupled_decoders_draw_the_tokens_of_plain_decoding(case, seeds):
 
 def test_a_row_alone_has_the_tokens_of_the_batch():
     """With text to image: rows of one size, as the processor makes them."""
-    case = in_double(GlmImage())
+    case = GlmImage().copy_in_double()
     request = case.make_request(4, rows=3, sources=0, same=True)
     greedy = {"do_sample": False, "custom_generate": decoders.sjd_coupled}
     together = case.model.generate(request.ids, **request.keywords, **greedy)
@@ -206,23 +206,38 @@ def test_the_row_above_depends_on_the_grid():
 
 def enumerate_two(case, request):
     """The distribution of the first two tokens after a request's only prompt, by the model's own forward."""
-    first = case.compute_logits(request, 0, torch.tensor([], dtype=torch.long))[-1].softmax(-1)
-    second = torch.stack(
-        [case.compute_logits(request, 0, torch.tensor([t]))[-1].softmax(-1) for t in range(len(first))]
-    )
-    tables = first.double().numpy(), second.double().numpy()
+    processors = request.keywords.get("logits_processor", [])
+
+    def find_distribution(tokens):
+        """The probabilities [V] of what follows tokens [n]."""
+        scores = case.compute_logits(request, 0, tokens)[-1:]
+        for processor in processors:
+            scores = processor(torch.cat([request.ids, tokens[None]], 1), scores)
+        return scores[0].softmax(-1).double()
+
+    first = find_distribution(FIRST)
+    second = torch.stack([find_distribution(torch.tensor([t])) for t in range(len(first))]).numpy()
 
     def follow(prefixes):
         prefixes = np.asarray(prefixes)  # the first column stands for the prompt
-        return np.tile(tables[0], (len(prefixes), 1)) if prefixes.shape[1] == 1 else tables[1][prefixes[:, 1]]
+        return np.tile(first, (len(prefixes), 1)) if prefixes.shape[1] == 1 else second[prefixes[:, 1]]
 
     return law(follow, vocab=len(first), length=2, prompts=[[0]])
 
 
 @pytest.mark.parametrize("method", ["ar", "sjd"])
-@pytest.mark.parametrize("sources", [0, 1])
-def test_two_tokens_have_the_distribution_that_is_enumerated(case, sources, method, monkeypatch):
-    request = case.make_request(3, rows=1, sources=sources)
+def test_two_tokens_have_the_distribution_that_is_enumerated(case, method, monkeypatch):
+    check_two_tokens(case, case.make_request(3, rows=1, sources=0, guided=False), method, monkeypatch)
+
+
+@pytest.mark.parametrize("method", ["ar", "sjd"])
+def test_two_tokens_after_a_source_image_have_their_distribution(method, monkeypatch):
+    case = GlmImage()
+    check_two_tokens(case, case.make_request(3, rows=1, sources=1), method, monkeypatch)
+
+
+def check_two_tokens(case, request, method, monkeypatch):
+    """Certify a method's first two tokens, and see that new tokens with wrong positions are lossy."""
 
     def sample(prompts, seed):
         n = len(prompts)
@@ -234,10 +249,59 @@ def test_two_tokens_have_the_distribution_that_is_enumerated(case, sources, meth
 
     known = enumerate_two(case, request)
     assert certify_sampler(sample, known, margin=0.25, n=3000, batch=1000).verdict.kind == "certified"
-    if method == "sjd":  # as if new tokens stood far from the prompt
-        read = inputs.read_inputs
-        monkeypatch.setattr(decoders, "read_inputs", lambda *x: move_away(read(*x)))
-        assert certify_sampler(sample, known, margin=0.25, n=3000, batch=1000).verdict.kind == "lossy"
+    number, P = SlotNetwork.number_positions, request.ids.shape[1]
+    monkeypatch.setattr(SlotNetwork, "number_positions", lambda self, x: number(self, x) + 7 * (x >= P))
+    assert certify_sampler(sample, known, margin=0.25, n=3000, batch=1000).verdict.kind == "lossy"
+
+
+@torch.inference_mode()
+def measure_unconditional(case, request):
+    """Measure the largest difference of logits between the unconditional rows and the owner's forward."""
+    keywords = request.keywords
+    guidance = Guidance(2.0, keywords["negative_prompt_ids"], keywords["negative_prompt_attention_mask"])
+    ids, mask, padding = decoders.add_unconditional(request.ids, keywords["attention_mask"].bool(), guidance)
+    B = len(request.ids)
+    network = SlotNetwork(case.model, ids, mask, request.length, padding)
+    tokens = torch.full((2 * B, 2), case.tokens[3])
+    fed = torch.cat([ids[:, -1:], tokens], 1)
+    found = network.logits(fed, torch.arange(-1, 2).expand(2 * B, -1))[B:]
+    n = keywords["negative_prompt_ids"].shape[1]
+    truth = case.run_owner(torch.cat([keywords["negative_prompt_ids"], tokens[:B]], 1))[:, n - 1 :]
+    return float((found - truth).abs().max())
+
+
+@pytest.mark.parametrize("kind", [Emu3, Janus, Chameleon])
+def test_unconditional_rows_have_their_own_positions(kind):
+    case = kind().copy_in_double()
+    request = case.make_request(5, rows=3, guided=True)
+    assert measure_unconditional(case, request) < 1e-12
+    # rotary positions are relative: off for the new tokens alone
+    number, longest = SlotNetwork.number_positions, max(request.ids.shape[1], 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SlotNetwork, "number_positions", lambda self, x: number(self, x) + (x >= longest))
+        assert measure_unconditional(case, request) > 1e-3
+
+
+def test_guided_rows_of_glm_image_are_those_of_plain_generate(monkeypatch):
+    """The unconditional prompt counts its tokens, and new tokens have the positions of the others."""
+    case = GlmImage()
+    request = case.make_request(4, rows=2, sources=0, same=True)
+    empty = torch.where(request.keywords["attention_mask"] == 1, 60, case.PAD)
+    empty[:, -1] = case.START
+    given = request.keywords | {"guidance_scale": 3.0, "negative_prompt_ids": empty, "do_sample": False}
+    plain = case.model.generate(request.ids, **given)
+    for decoder in (decoders.ar, decoders.sjd_coupled, decoders.mtj):
+        assert torch.equal(case.model.generate(request.ids, **given, custom_generate=decoder), plain)
+    number = decoders.number_unconditional
+
+    def shift(position_ids, P, guidance):
+        """Give the unconditional rows the positions of a prompt one token shorter."""
+        both = number(position_ids, P, guidance).clone()
+        both[:, len(request.ids) :, :P] -= 3
+        return both
+
+    monkeypatch.setattr(decoders, "number_unconditional", shift)
+    assert not torch.equal(case.model.generate(request.ids, **given, custom_generate=decoders.ar), plain)
 
 
 @pytest.mark.parametrize("method", ["ar", *COUPLED])

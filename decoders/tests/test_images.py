@@ -1,102 +1,167 @@
-"""Image models of transformers make pictures through `generate`, on random weights."""
+"""`image_model` of each image model of transformers, on random weights: grammar, pixels, and what is refused."""
+
+import random
 
 import pytest
 import torch
-from transformers import Emu3Config, Emu3ForConditionalGeneration, JanusConfig, JanusForConditionalGeneration
+from decoders.tests.image_models import BEGIN, BOS, LINE, PAD, Chameleon, Emu3, GlmImage, ImageGPT, Janus
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from parity_decoders.janus import make_picture_model
+from parity_decoders.errors import DecodingError
+from parity_decoders.images import image_model
 from parity_decoders.transformers import ar, mtj, sjd_coupled
 
-SIDE = 4  # visual tokens in a row of a picture
-PAD, BOS, EOS, LINE_END, FILE_END, WRAPPER, IMAGE_END = 0, 1, 2, 11, 12, 13, 14
-VISUAL = range(20, 52)
-TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-
-
-def spread_weights(model):
-    """Draw larger weights in place, so that laws are far from uniform; return the model."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.25)
-    return model.eval()
+SIDE = 4
+PROMPTS = {
+    "input_ids": torch.tensor([[PAD, BOS, 5, 7, BEGIN], [BOS, 5, 6, 8, BEGIN]]),
+    "attention_mask": torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]]),
+}
+EMPTY = {"input_ids": torch.tensor([[BOS, 9, BEGIN]] * 2), "attention_mask": torch.ones(2, 3, dtype=torch.long)}
 
 
 @pytest.fixture(scope="module")
 def emu3():
-    """A small random Emu3 that makes pictures of tokens VISUAL."""
-    names = {"<image>": 10, "<|extra_200|>": LINE_END} | {f"<|visual token {i:06}|>": t for i, t in enumerate(VISUAL)}
-    vq = {"codebook_size": len(VISUAL), "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "num_res_blocks": 1}
-    vq |= {"channel_multiplier": [1, 1], "hidden_size": 32, "attn_resolutions": []}
-    text = TEXT | {"vocab_size": 60, "num_key_value_heads": 2, "pad_token_id": PAD, "bos_token_id": BOS}
-    config = Emu3Config(text_config=text | {"eos_token_id": EOS}, vq_config=vq, vocabulary_map=names)
-    return spread_weights(Emu3ForConditionalGeneration(config))
+    return Emu3().owner
 
 
-def allow_picture_tokens(_, ids):
-    """List the tokens that may come next: rows of visual tokens, each with its end, then the ends of the picture."""
-    offset = len(ids) - int((ids == WRAPPER).nonzero()[0])
-    if offset > SIDE * (SIDE + 1):
-        return ([FILE_END], [IMAGE_END], [EOS], [PAD])[min(offset - SIDE * (SIDE + 1) - 1, 3)]
-    return [LINE_END] if offset % (SIDE + 1) == 0 else list(VISUAL)
+def allow_tokens(_, ids):
+    """List the tokens that may come next in an Emu3 image, as a function of the prefix."""
+    offset = len(ids) - PROMPTS["input_ids"].shape[1] + 1
+    return [LINE] if offset % (SIDE + 1) == 0 else list(Emu3.tokens)
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_a_grammar_allows_what_a_function_of_the_prefix_allows(emu3, do_sample):
+    images = image_model(emu3, rows=SIDE, columns=SIDE)
+    request = images.make_request(PROMPTS, EMPTY) | {"do_sample": do_sample, "pad_token_id": PAD}
+    by_function = {key: value for key, value in request.items() if key != "logits_processor"}
+    by_function["prefix_allowed_tokens_fn"] = allow_tokens
+    torch.manual_seed(0)
+    plain = emu3.generate(**request)
+    torch.manual_seed(0)
+    assert torch.equal(emu3.generate(**by_function), plain)
+    options = {"custom_generate": sjd_coupled, "window": 8, "seed": 3}
+    fast = emu3.generate(**request, **options)
+    assert torch.equal(emu3.generate(**by_function, **options, width=SIDE + 1), fast)
+    assert do_sample or torch.equal(fast, plain)
+    wrong = image_model(emu3, rows=SIDE, columns=SIDE + 1).make_request(PROMPTS, EMPTY)
+    assert not torch.equal(emu3.generate(**request | wrong, **options)[:, : plain.shape[1]], fast)
 
 
 @pytest.mark.parametrize("decoder", [mtj, sjd_coupled])
-def test_emu3_draws_plain_pictures_in_fewer_passes(emu3, decoder):
-    ids = torch.tensor([[PAD, BOS, 5, 7, WRAPPER], [BOS, 5, 6, 8, WRAPPER]])
-    keywords = {
-        "attention_mask": (ids != PAD).long(),
-        "max_new_tokens": SIDE * (SIDE + 1) + 3,
-        "prefix_allowed_tokens_fn": allow_picture_tokens,
-        "guidance_scale": 2.0,
-        "negative_prompt_ids": torch.tensor([[BOS, 9, WRAPPER]] * 2),
-        "negative_prompt_attention_mask": torch.ones(2, 3, dtype=torch.long),
-        "do_sample": True,
-        "return_dict_in_generate": True,
-        "seed": 3,
-    }
-    plain = emu3.generate(ids, **keywords, custom_generate=ar)
-    fast = emu3.generate(ids, **keywords, custom_generate=decoder, window=8, width=SIDE + 1)
+def test_emu3_draws_plain_images_in_fewer_passes(emu3, decoder):
+    images = image_model(emu3, rows=SIDE, columns=SIDE)
+    request = images.make_request(PROMPTS, EMPTY) | {"do_sample": True, "return_dict_in_generate": True, "seed": 3}
+    plain = emu3.generate(**request, pad_token_id=PAD, custom_generate=ar)
+    fast = emu3.generate(**request, pad_token_id=PAD, custom_generate=decoder, window=8)
     assert torch.equal(fast.sequences, plain.sequences)
     assert (fast.passes < plain.passes).all()
-    tokens = fast.sequences[:, ids.shape[1] :]
-    pixels = emu3.decode_image_tokens(image_tokens=tokens, height=SIDE, width=SIDE)
-    assert torch.isfinite(pixels).all()
+    tokens = fast.sequences[:, -images.length :]
+    pixels = images.decode(tokens)
+    ends = torch.full((2, 3), 12)  # its own function wants three tokens after the rows
+    own = emu3.decode_image_tokens(image_tokens=torch.cat([tokens, ends], 1), height=SIDE, width=SIDE)
+    assert torch.equal(pixels, own.clamp(-1, 1) / 2 + 0.5)
+    assert pixels.shape == (2, 3, 2 * SIDE, 2 * SIDE)
 
 
 @pytest.fixture(scope="module")
 def janus():
-    """A small random Janus that makes pictures of SIDE x SIDE tokens."""
-    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16}
-    vision |= {"projection_dim": TEXT["hidden_size"], "num_image_tokens": SIDE * SIDE}
-    vq = {"embed_dim": 8, "num_embeddings": 24, "latent_channels": 8, "base_channels": 32, "num_res_blocks": 1}
-    vq |= {"channel_multiplier": (1, 1), "num_patches": SIDE, "projection_dim": TEXT["hidden_size"]}
-    vq |= {"image_token_embed_dim": TEXT["hidden_size"]}
-    text = TEXT | {"model_type": "llama", "vocab_size": 40, "pad_token_id": PAD, "bos_token_id": BOS}
-    model = JanusForConditionalGeneration(JanusConfig(text_config=text, vision_config=vision, vq_config=vq))
-    model.generation_config.generation_kwargs = {"boi_token_id": WRAPPER}
-    return spread_weights(model)
+    return Janus().owner
 
 
 def test_janus_draws_what_its_own_generate_draws(janus):
     """With greedy sampling, where no random number enters, guided as by its own loop."""
-    ids = torch.tensor([[PAD, BOS, 5, 7, WRAPPER], [BOS, 5, 6, 8, WRAPPER]])
+    ids = PROMPTS["input_ids"]
     mask = torch.ones_like(ids)  # all ones, as Janus' own loop reads the padding
     keywords = {"pad_token_id": PAD, "bos_token_id": BOS, "do_sample": False}
     expected = janus.generate(ids, attention_mask=mask, generation_mode="image", guidance_scale=3.0, **keywords)
-    pictures = make_picture_model(janus)
-    empty = torch.where((ids == BOS) | (ids == WRAPPER), ids, PAD)
-    guidance = {"guidance_scale": 3.0, "negative_prompt_ids": empty, "negative_prompt_attention_mask": mask}
-    keywords |= {"max_new_tokens": SIDE * SIDE, "attention_mask": mask}
-    for decoder, options in ((ar, {}), (sjd_coupled, {"window": 8, "width": SIDE})):
-        tokens = pictures.generate(ids, **keywords, **guidance, custom_generate=decoder, **options)
-        assert torch.equal(tokens[:, ids.shape[1] :] - pictures.first_token, expected), decoder.__name__
+    images = image_model(janus)
+    empty = torch.where((ids == BOS) | (ids == BEGIN), ids, PAD)
+    request = images.make_request(
+        {"input_ids": ids, "attention_mask": mask}, {"input_ids": empty, "attention_mask": mask}
+    )
+    for decoder, options in ((ar, {}), (sjd_coupled, {"window": 8})):
+        given = request | {"guidance_scale": 3.0, "do_sample": False} | options
+        tokens = images.model.generate(**given, custom_generate=decoder)[:, -images.length :]
+        assert torch.equal(tokens - 40, expected), decoder.__name__
+    assert torch.equal(images.decode(tokens), janus.decode_image_tokens(expected).movedim(3, 1).clamp(-1, 1) / 2 + 0.5)
 
 
-def test_janus_with_a_picture_model_still_reads_text(janus):
-    ids = torch.tensor([[BOS, 5, 6]])
-    logits = janus(input_ids=ids).logits
-    make_picture_model(janus)
-    assert torch.equal(janus(input_ids=ids).logits, logits)
+def test_models_with_an_image_model_still_read_text(janus):
+    for owner, make in ((janus, lambda: image_model(janus)), ((c := Chameleon()).owner, c.make_images)):
+        ids = torch.tensor([[BOS, 5, 6]])
+        logits = owner(input_ids=ids).logits
+        make() if owner is janus else make(random.Random(0))
+        assert torch.equal(owner(input_ids=ids).logits, logits)
     assert janus.get_input_embeddings().weight.shape[0] == 40
+
+
+def test_chameleon_draws_codes_of_its_image_tokenizer():
+    owner = Chameleon().owner
+    images = image_model(owner, rows=2, columns=3, separator=LINE)
+    tokens = torch.tensor([[20, 21, 22, LINE, 43, 42, 41, LINE]])
+    assert images.decode(tokens).tolist() == [[[0, 1, 2], [23, 22, 21]]]
+    assert images.forced.tolist() == [-1, -1, -1, LINE] * 2
+    drawn = images.model.generate(**images.make_request(PROMPTS), do_sample=True, custom_generate=sjd_coupled, seed=1)
+    rows = drawn[:, -images.length :].view(2, 2, 4)
+    assert bool((rows[..., 3] == LINE).all())
+    assert bool(((rows[..., :3] >= 20) & (rows[..., :3] < 44)).all())
+    pixels = image_model(owner, rows=2, columns=3, separator=LINE, decode_codes=lambda codes: codes / 23)
+    assert float(pixels.decode(tokens).max()) == 1
+
+
+def test_imagegpt_draws_colours():
+    case = ImageGPT()
+    clusters = torch.tensor([[-1.0, 0.0, 1.0]] * 40)
+    images = image_model(case.owner, clusters=clusters, rows=4, columns=4)
+    request = images.make_request(case.make_prompts([[], []]))
+    plain = case.owner.generate(**request, do_sample=False, pad_token_id=0)
+    for decoder in (ar, mtj):
+        drawn = images.model.generate(**request, do_sample=False, pad_token_id=0, custom_generate=decoder)
+        assert torch.equal(drawn, plain)
+    pixels = images.decode(drawn[:, -16:])
+    assert pixels.shape == (2, 3, 4, 4)
+    assert pixels[0, :, 0, 0].tolist() == [0.0, 0.5, 1.0]
+    with pytest.raises(DecodingError, match="differ from its own forward"):  # its own mask is a row's alone
+        case.owner.generate(**request, do_sample=True, custom_generate=sjd_coupled)
+
+
+def test_glm_image_draws_what_the_pipeline_upsamples():
+    case = GlmImage()
+    images = image_model(case.model, rows=2, columns=3, preview=(1, 2))
+    tokens = torch.arange(9)[None]  # preview, image, end
+    expected = [2, 2, 3, 3, 4, 4] * 2 + [5, 5, 6, 6, 7, 7] * 2
+    assert images.length == 9
+    assert images.decode(tokens).tolist() == [expected]
+    grids = torch.tensor([[1, 2, 3], [1, 1, 2]])
+    inputs = {"input_ids": torch.tensor([[60, 40]]), "image_grid_thw": grids, "images_per_sample": torch.tensor([2])}
+    request = images.make_request(inputs)
+    drawn = case.model.generate(**request, do_sample=False, custom_generate=sjd_coupled)
+    assert torch.equal(drawn, case.model.generate(**request, do_sample=False))
+
+
+def test_what_is_no_image_model_is_one_line(emu3):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
+    with pytest.raises(DecodingError, match="model_type 'llama'; allowed: chameleon, emu3, glm_image, imagegpt, janus"):
+        image_model(text)
+    with pytest.raises(DecodingError, match="image_model: height; allowed: rows, columns"):
+        image_model(emu3, height=720)
+    with pytest.raises(DecodingError, match="image_model: rows: 0; allowed: int, ge 1"):
+        image_model(emu3, rows=0)
+    with pytest.raises(DecodingError, match=r"clusters of shape \[3, 3\]; allowed: \[40, 3\]"):
+        image_model(ImageGPT().owner, clusters=torch.zeros(3, 3))
+
+
+def test_requests_that_do_not_fit_the_grammar_are_one_line(emu3):
+    images = image_model(emu3, rows=2, columns=2)
+    with pytest.raises(DecodingError, match="unconditional: input_ids of 1 rows; allowed: 2"):
+        images.make_request(PROMPTS, {"input_ids": EMPTY["input_ids"][:1]})
+    request = images.make_request(PROMPTS) | {"do_sample": True, "custom_generate": sjd_coupled}
+    for change, message in (
+        ({"max_new_tokens": 7}, "max_new_tokens 7 for an image of 6 tokens"),
+        ({"input_ids": PROMPTS["input_ids"][:, 1:], "attention_mask": None}, "input_ids of 4 columns with a grammar"),
+        ({"width": 3}, "width: 3; allowed: none"),
+    ):
+        with pytest.raises(DecodingError, match=message):
+            emu3.generate(**request | change)

@@ -28,14 +28,18 @@ def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_pat
 
     monkeypatch.setitem(gpu.PARTS, "limit", gpu.Part(fail, 30, "The limit"))
     run_main(gpu.main, "--cpu", "--out", file, "--parts", "limit", "steps")
-    run_main(gpu.main, "--cpu", "--out", file, "--parts", "networks")
+    run_main(gpu.main, "--cpu", "--out", file, "--parts", "networks", "request")
     parts = json.loads(file.read_text())["parts"]
     assert (parts["limit"]["rows"], "no such kernel" in parts["limit"]["error"]) == ([{"rows": 1}], True)
     assert {row["method"] for row in parts["steps"]["rows"]} == {"ar", "sjd_coupled", "mtj"}
     assert all(row["steps equal"] for row in parts["steps"]["rows"])
     assert "error" not in parts["networks"]
+    plain, *others = parts["request"]["rows"]  # an image of 6 x 6 tokens, its preview and an end token
+    assert (plain["method"], plain["passes"], plain["tokens"]) == ("ar", 46, 46)
+    assert [(row["method"], row["tokens that differ"]) for row in others] == [("sjd_coupled", 0), ("mtj", 0)]
+    assert all(row["passes"] < 46 for row in others)
     run_main(gpu.main, "--out", file, "--page", page)
-    assert page.read_text().count("**Not measured**") == 3
+    assert page.read_text().count("**Not measured**") == 4
 
 
 def test_seconds_are_predicted_against_captured_plain_decoding(gpu, monkeypatch):
@@ -48,6 +52,35 @@ def test_seconds_are_predicted_against_captured_plain_decoding(gpu, monkeypatch)
     alone = [{"network": "n", "pass": "window", "tokens": 1, "compiled, captured ms": 5.0}]
     plain, mtj = gpu.predict_seconds(rows, compiled, alone)
     assert (mtj["times captured plain"], mtj["times the network over one token"]) == (4, 2)
+
+
+def test_the_page_of_gains_is_what_the_command_writes(tmp_path, monkeypatch, run_main):
+    """A digit of a stored table that is changed by hand is found."""
+    gains = load_script("gains.py")
+    shutil.copytree(ROOT / "docs/figures", tmp_path / "figures")
+    monkeypatch.setattr(gains, "FIGURES", tmp_path / "figures")
+    page, stored = tmp_path / "gains.md", (ROOT / "docs/results/gains.md").read_text()
+    page.write_text(gains.BLOCK.sub(r"\1\4", stored))
+    table = tmp_path / "gains.csv"
+    run_main(gains.main, "--page", page, "--table", table)
+    assert page.read_text() == stored, "run python benchmarks/gains.py"
+    assert table.read_text() == (ROOT / "docs/figures/gains.csv").read_text()
+    counted = tmp_path / "figures/budget.csv"
+    counted.write_text(counted.read_text().replace(",57.375,", ",67.375,"))
+    assert gains.format_predicted([gains.predict(r, m) for r in gains.REPORTS for m in gains.METHODS]) not in stored
+
+
+def test_the_best_of_all_factors_is_no_slower_than_the_worst(monkeypatch):
+    gains = load_script("gains.py")
+    report = gains.Report("model", "GPU", "owner/name/issues/1", tokens=100, drawing=50.0, whole=90.0)
+    monkeypatch.setattr(gains, "COMPRESSION", (1.0, 2.0))
+    monkeypatch.setattr(gains, "compare_passes", lambda method: [1.0, 0.8])
+    monkeypatch.setattr(gains, "compare_times", lambda method: {"host": [1.0], "memory": [1.5, 1.25]})
+    row = gains.predict(report, "mtj")
+    assert [row["passes, least"], row["passes, most"]] == pytest.approx([40, 100])
+    assert [row["memory, least"], row["memory, most"]] == pytest.approx([25, 75])
+    assert [row["whole, least"], row["whole, most"]] == pytest.approx([60, 115])
+    assert row["whole, least"] >= report.whole - report.drawing  # no fewer passes make the rest shorter
 
 
 script = load_script("docs_figures.py")

@@ -11,12 +11,14 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
 from parity_decoders.errors import DecodingError
+from parity_decoders.grammar import ImageGrammar
 from parity_decoders.sampling import top_p_filter
 from parity_decoders.undefined import find_undefined
 
-# These read the scores alone, not the tokens before, so all slots are given to them at once. A class derived from one
-# of them may do otherwise, so classes are compared by identity.
+# These read the scores alone, or the position, not the tokens before, so all slots are given to them at once. A class
+# derived from one of them may do otherwise, so classes are compared by identity.
 OF_SCORES = {
+    ImageGrammar,
     logits_process.TemperatureLogitsWarper,
     logits_process.TopKLogitsWarper,
     logits_process.TopPLogitsWarper,
@@ -77,6 +79,8 @@ def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: in
         function = getattr(processor, "_prefix_allowed_tokens_fn", None)
         if type(processor).__module__ == logits_process.__name__ and function is None:
             continue
+        if type(processor) is ImageGrammar:
+            continue
         name = f"logits processor {type(processor).__name__}"
         if function is not None:
             name = f"prefix_allowed_tokens_fn {getattr(function, '__name__', type(function).__name__)}"
@@ -123,10 +127,11 @@ class GenerateLaw:
         """Return whether a processor reads the tokens before a slot."""
         return not all(self.reads_scores)
 
-    def apply(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
-        """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the law; R = 2B, conditional rows first, if
-        guided. prefixes: the ids [n] up to slot s of row b at [b][s], needed if `needs_prefix`."""
-        for _, scores in self.list_stages(logits, prefixes):
+    def apply(self, logits: Tensor, positions: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
+        """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the distribution; R = 2B, conditional rows
+        first, if guided. positions [B or 1, S]: of the tokens before; prefixes: the ids [n] up to slot s of row b at
+        [b][s], needed if `needs_prefix`."""
+        for _, scores in self.list_stages(logits, positions, prefixes):
             result = scores
         if self.greedy:
             largest, likeliest = result.max(-1, keepdim=True)
@@ -134,17 +139,19 @@ class GenerateLaw:
             result = torch.full_like(result, -torch.inf).scatter_(2, likeliest, largest - largest)
         return result
 
-    def explain(self, row: int, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> str:
+    def explain(self, row: int, logits: Tensor, positions: Tensor, prefixes: "list[list[Tensor]] | None") -> str:
         """Say in words why the logits of a row, of all [R, 1, V], have no distribution. See `apply`."""
         for kind, holds in (("NaN", torch.isnan), ("infinite", torch.isposinf)):
             if holds(logits[row :: len(logits) // (2 if self.guidance else 1)]).any():
                 return f"the model's logits are {kind} (a weight, or an overflow of its dtype); allowed: numbers"
-        for name, scores in self.list_stages(logits, prefixes):
+        for name, scores in self.list_stages(logits, positions, prefixes):
             if find_undefined(scores[row]).any():
                 return f"{name} leaves no token; allowed: at least one"
         return "no token is left; allowed: at least one"
 
-    def list_stages(self, logits: Tensor, prefixes: "list[list[Tensor]] | None") -> "Iterator[tuple[str, Tensor]]":
+    def list_stages(
+        self, logits: Tensor, positions: Tensor, prefixes: "list[list[Tensor]] | None"
+    ) -> "Iterator[tuple[str, Tensor]]":
         """Yield the scores [B, S, V] after guidance and after each processor, with the name of each. See `apply`."""
         scores: Tensor = logits.float()
         if self.guidance is not None:
@@ -156,7 +163,9 @@ class GenerateLaw:
         B, S, V = scores.shape
         no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
         for processor, reads_scores in zip(self.processors, self.reads_scores, strict=True):
-            if reads_scores:
+            if type(processor) is ImageGrammar:
+                scores = processor.restrict(scores, positions + 1)
+            elif reads_scores:
                 scores = filter_scores(processor, no_ids, scores.reshape(B * S, V)).view(B, S, V)
             elif type(processor) is logits_process.PrefixConstrainedLogitsProcessor:
                 scores = allow_tokens(processor, prefixes, scores)

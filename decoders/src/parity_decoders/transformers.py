@@ -39,9 +39,11 @@ from transformers.utils import ModelOutput
 from parity_decoders.captured import capture, compile_passes
 from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs, list_keywords, read_inputs
+from parity_decoders.grammar import find_grammar
 from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
 from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
+from parity_decoders.sequence_buffer import find_end
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
@@ -112,8 +114,6 @@ class Decoded(ModelOutput):
 class GenerateModel:
     """A model of transformers with its prompts and logits processors, as a `TokenModel` that decoders can call."""
 
-    grammar = False
-
     def __init__(
         self,
         model: Any,
@@ -153,7 +153,11 @@ class GenerateModel:
         if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
             self.check_unconditional(law.guidance)
         self.prompts = prompts
+        grammar = find_grammar(law.processors)
+        self.grammar = grammar is not None
         self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
+        if grammar is not None:
+            self.forced.copy_(grammar.forced[:length])
         self.embeddings = model.get_input_embeddings().weight[: self.vocab]
         # the token at each position, the prompt's last token first: the prefixes of processors are read from it
         self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
@@ -185,7 +189,7 @@ class GenerateModel:
         """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
         and store these tokens there. See TokenModel."""
         prefixes = self.read_prefixes(tokens, positions)
-        scores = self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), prefixes)
+        scores = self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), positions, prefixes)
         return self.undefined.replace(scores, positions)
 
     def read_prefixes(self, tokens: Tensor, positions: Tensor) -> list[list[Tensor]] | None:
@@ -206,7 +210,7 @@ class GenerateModel:
         last = torch.full_like(self.last[: self.rows], position - 1)
         fed = tokens[:, max(position - 1, 0)][:, None]
         prefixes = self.read_prefixes(fed, last)
-        return self.law.explain(row, self.network.logits(*self.repeat_tokens(fed, last)), prefixes)
+        return self.law.explain(row, self.network.logits(*self.repeat_tokens(fed, last)), last, prefixes)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows each node of a tree: tokens,
@@ -218,7 +222,7 @@ class GenerateModel:
                 self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
             ]
         raw = self.network.tree(*self.repeat_tokens(tokens, positions), self.repeat(parents))
-        return self.undefined.replace_nodes(self.law.apply(raw, prefixes), positions)
+        return self.undefined.replace_nodes(self.law.apply(raw, positions, prefixes), positions)
 
     def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
         """Return for each node of row b the ids [n] of the prompt, the stored tokens, and its path in the tree, the
@@ -322,10 +326,13 @@ def run_decoder(
         longest = max(longest, guidance.ids.shape[1])
     length, refusal = limit_length(decoder.__name__, model, longest, length, request.stopping_criteria)
     inputs = read_inputs(model, input_ids, unpadded, request.unread, length)
+    if grammar := find_grammar(processors):
+        grammar.check_request(decoder.__name__, input_ids.shape[1], length)
+        inputs = inputs._replace(grid=inputs.grid or Grid(grammar.width))
     if inputs.grid is None:
         inputs = inputs._replace(grid=Grid(request.width or 1))
     elif request.width is not None:
-        raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the model has its own grid")
+        raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
     target = GenerateModel(model, input_ids, unpadded, length, inputs, law, static)
     check_processors(processors, input_ids, target.vocab)
     if request.draft_model is not None:
@@ -461,6 +468,10 @@ class Result:
         self.drafts = torch.cat([prompts, room], 1)
         self.ids = self.drafts.clone()  # what `generate` would have written: columns of which all rows are known
         self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
+        if model.grammar:  # decoders leave out what is forced at the end
+            end = find_end(model.forced)
+            self.drafts[:, P + end : P + length] = model.forced[end:]
+            self.filled[:, end:length] = True
         self.asked = 0  # new columns of `ids` about which the criteria were asked
         self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
         self.frontiers: list[list[int]] = []  # after each pass: final tokens of each row before its first open position
@@ -589,6 +600,7 @@ def wrap_decoder(decoder: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
         `run_decoder`."""
         defaults = {name: p.default for name, p in options.items()}
         is_text = keywords.get("width") in (None, 1) and not list_keywords(model)
+        is_text = is_text and find_grammar(keywords.get("logits_processor")) is None
         if "window" in defaults and is_text:
             defaults["window"] = TEXT_WINDOW
         chosen = {name: keywords.pop(name, default) for name, default in defaults.items()}

@@ -135,16 +135,17 @@ class OwnLaws:
 
     def compute(self, tokens: Tensor) -> Iterator[Tensor]:
         """Yield for each row of tokens [B, L] the laws [L, V] of its tokens, each given those before it."""
+        positions = torch.arange(-1, tokens.shape[1] - 1, device=tokens.device)[None]
         if not self.law.needs_prefix():
             for row, x in enumerate(tokens):
-                yield make_law(self.law.apply(self.compute_logits(row, x), None)[0])
+                yield make_law(self.law.apply(self.compute_logits(row, x), positions, None)[0])
             return
         # a processor that reads the tokens before may depend on a row's number, so it is given all rows
         logits = torch.stack([self.compute_logits(row, x) for row, x in enumerate(tokens)], 1).flatten(0, 1)
         prefixes = [
             [torch.cat([prompt, x[:i]]) for i in range(len(x))] for prompt, x in zip(self.prompts, tokens, strict=True)
         ]
-        yield from make_law(self.law.apply(logits, prefixes))
+        yield from make_law(self.law.apply(logits, positions, prefixes))
 
     def look(self, sequences: Tensor, length: int, noise: Noise) -> Draws:
         """Compute the leads of the new tokens of sequences [B, P + n] under the noise."""

@@ -82,8 +82,8 @@ def spec(
         drafts, laws = propose(draft_model, line, positions, noise, index)
         last_token = line.read_last_token()[:, 0]
         p = make_law(model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)))
-        draft, q = torch.stack([*drafts, last_token], 1), torch.stack([*laws, p[:, -1]], 1)
-        # the last slot has no draft, nor need a token be drafted at or after the last drawn position
+        # the last slot has no draft, so token 0 fills it; nor need one be drafted at or after the last drawn position
+        draft, q = torch.stack([*drafts, torch.zeros_like(last_token)], 1), torch.stack([*laws, p[:, -1]], 1)
         bonus = (slot == gamma) | (positions >= line.end - 1)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)

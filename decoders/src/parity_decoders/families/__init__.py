@@ -6,7 +6,13 @@ from types import ModuleType
 from typing import Any
 
 # model types of transformers, and the module of this folder that reads them
-FAMILIES = {"glm_image": "glm_image"}
+FAMILIES = {
+    "chameleon": "chameleon",
+    "emu3": "emu3",
+    "glm_image": "glm_image",
+    "imagegpt": "imagegpt",
+    "janus": "janus",
+}
 
 
 def find_family(model: Any) -> ModuleType | None:

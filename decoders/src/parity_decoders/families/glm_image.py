@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs
 from parity_decoders.grid import make_grid
+from parity_decoders.images import ImageModel, lay_out_rows
 
 KEYWORDS = ("image_grid_thw", "images_per_sample", "pixel_values", "mm_encoder_outputs")
 
@@ -62,6 +63,27 @@ def read_inputs(model: Any, ids: Tensor, unpadded: Tensor, keywords: dict[str, A
     new = [find_positions(int(start), grid, length) for start, grid in zip(starts, targets, strict=True)]
     position_ids = torch.cat([prompt, torch.stack(new, 1).to(prompt)], 2)
     return Inputs(ids, position_ids, make_grid(targets, length, ids.device))
+
+
+def make_image_model(
+    model: Any, rows: int = 32, columns: int = 32, preview: tuple[int, int] | None = (16, 16)
+) -> ImageModel:
+    """Make the image model of a GlmImageForConditionalGeneration, for images of as many rows and columns as
+    `image_grid_thw` of its processor says (32 pixels each). preview: the rows and columns of the preview; None with
+    source images. The end token may stand anywhere.
+
+    Its images are what GlmImagePipeline of diffusers takes as `prior_token_ids` [B, 4 rows columns]: each token twice
+    each way. The pipeline makes pixels of them.
+    """
+    first = 0 if preview is None else len(lay_out_rows(*preview))
+    size = len(lay_out_rows(rows, columns))
+
+    def decode(tokens: Tensor) -> Tensor:
+        """Repeat the image's tokens of [B, L]."""
+        grid = tokens[:, first : first + size].view(-1, rows, columns)
+        return grid.repeat_interleave(2, 1).repeat_interleave(2, 2).flatten(1)
+
+    return ImageModel(model, torch.full((first + size + 1,), -1), None, columns, decode)
 
 
 def put_source_tokens(model: Any, ids: Tensor, keywords: dict[str, Any]) -> Tensor:

@@ -1,0 +1,227 @@
+"""What lossless decoders are predicted to gain for image models that people wait for, beside the seconds they report.
+
+    python benchmarks/gains.py [--page docs/results/gains.md]
+
+Nothing is measured here: tables of docs/figures and published numbers are multiplied, and shapes are counted on tensors
+without memory. Writes the predictions, docs/figures/gains.csv, and each block of the page.
+"""
+
+import argparse
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from parity_decoders.slots import SlotNetwork
+
+from parity.base.command import run_command
+from parity.base.files import publish
+
+FIGURES = Path(__file__).parents[1] / "docs/figures"
+Range = tuple[float, float]
+# Tokens a pass by `sjd`, the smallest and largest of the paper's tables 1 to 5: LlamaGen, and Lumina-mGPT 7B
+COMPRESSION: Range = (1.63, 2.28)
+NETWORK = "Lumina-mGPT 7B"  # the measured network nearest in size; its full names in older runs begin so
+METHODS = {"sjd_coupled": 32, "mtj": 64}  # tokens of a pass of each decoder at its defaults, as it was timed
+# Fields that GlmImageConfig of transformers 5.23 leaves out, without which its own forward fails
+ROTARY = {"rope_theta": 10000.0, "rope_type": "default", "mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
+
+
+BLOCK = re.compile(r"(<!-- gains: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Seconds of an image that somebody reported: of the tokens, and of all."""
+
+    model: str
+    device: str
+    thread: str
+    tokens: int
+    drawing: float
+    whole: float
+
+
+REPORTS = [
+    Report("GLM-Image, two source images", "A800", "zai-org/GLM-Image/issues/6", 32 * 32 + 1, 50.28, 90),
+    Report("Emu3", "H100", "baaivision/Emu3/issues/18", 90 * 91 + 2, 300, 300),
+    Report("Emu3", "A100", "baaivision/Emu3/issues/18", 90 * 91 + 2, 600, 600),
+    Report("Emu3.5, source images", "two, not named", "baaivision/Emu3.5/issues/33", 64 * 65 + 1, 410.1, 410.1),
+]
+
+
+def compare_passes(method: str) -> list[float]:
+    """Compare the passes of a method with those of `sjd` over as many tokens, in each study that has both."""
+    ratios = []
+    for study in ("budget", "full"):
+        with (FIGURES / f"{study}.csv").open() as lines:
+            rows = [r for r in csv.DictReader(lines) if "coupling=maximal" not in r["label"]]
+        own, plain = (
+            [(float(r["nodes_per_pass"]), float(r["nfe"])) for r in rows if r["method"] == name]
+            for name in (method, "sjd")
+        )
+        ratios += [passes / others for n, passes in own for m, others in plain if abs(n / m - 1) < 0.05]
+    return ratios
+
+
+def compare_times(method: str) -> dict[str, list[float]]:
+    """Compare the milliseconds of a method's pass with those of plain decoding: of passes that the host launches one
+    kernel at a time, and of captured ones, which wait for memory. There the network's own pass counts too."""
+    parts = {
+        name: part["rows"] for name, part in json.loads((FIGURES / "gpu-captured.json").read_text())["parts"].items()
+    }
+    older = json.loads((FIGURES / "gpu-passes.json").read_text())["decoders"]
+    eager = [{r["method"]: r["eager ms"] for r in parts["steps"] if r["network"] == NETWORK}]
+    for name in {r["network"] for r in older if "7B" in r["network"]}:
+        eager.append({r["method"]: r["ms a pass"] for r in older if r["network"] == name})
+    captured = []
+    for networks, steps, key in (
+        ("networks", "steps", "captured ms"),
+        ("compiled", "compiled steps", "compiled, captured ms"),
+    ):
+        own = {(r["pass"], r["tokens"]): r[key] for r in parts[networks] if r["network"] == NETWORK}
+        passes = {r["method"]: r["captured ms"] for r in parts[steps] if r["network"] == NETWORK}
+        one = own["window", 1]
+        captured += [passes[method] / passes["ar"], passes[method] / one]
+        kind = "tree and keep" if method == "mtj" else "window"
+        captured.append(own[kind, METHODS[method]] / one)
+    return {"host": [ms[method] / ms["ar"] for ms in eager], "memory": captured}
+
+
+def predict(report: Report, method: str) -> dict[str, Any]:
+    """Predict the passes and seconds of a reported image, the least and the most: the best of all ratios together, and
+    the worst together. "whole": in either case, with what is not drawn by tokens."""
+    shares, times = compare_passes(method), compare_times(method)
+    row: dict[str, Any] = {"label": f"{report.model}, {report.device}, {method}", "tokens": report.tokens}
+    row |= {"reported": report.drawing, "reported whole": report.whole}
+    for end, choose, compression in (("least", min, COMPRESSION[1]), ("most", max, COMPRESSION[0])):
+        share = choose(shares) / compression
+        row[f"passes, {end}"] = report.tokens * share
+        seconds = {case: report.drawing * share * choose(ratios) for case, ratios in times.items()}
+        row |= {f"{case}, {end}": value for case, value in seconds.items()}
+        row[f"whole, {end}"] = report.whole - report.drawing + choose(seconds.values())
+    return row
+
+
+def make_models() -> dict[str, tuple[Any, int, int]]:
+    """Make GLM-Image, and the language model of Emu3, of published sizes without memory: the model, rows an image, and
+    tokens of a prompt and its image."""
+    from transformers import Emu3ForCausalLM, Emu3TextConfig, GlmImageConfig, GlmImageForConditionalGeneration
+
+    with torch.device("meta"):
+        glm = GlmImageForConditionalGeneration(GlmImageConfig(text_config={"rope_parameters": ROTARY}))
+        emu = Emu3ForCausalLM(Emu3TextConfig())
+    models = {"GLM-Image": (glm, 1, 64 + 1281), "Emu3": (emu, 2, 1024 + 90 * 91 + 2)}
+    return {name: (model.to(torch.bfloat16).eval(), *sizes) for name, (model, *sizes) in models.items()}
+
+
+@torch.no_grad()
+def measure_cache(model: Any, rows: int, slots: int, window: int = 16) -> int:
+    """Run a pass over a window on tensors without memory; return the bytes of the cache. Its prompt has one token, and
+    the others of `slots` count as new, for a longer prompt is read at once. Shapes are asserted."""
+    config = model.config.get_text_config(decoder=True)
+    glm = model.config.model_type == "glm_image"
+    with torch.device("meta"):
+        ids = torch.zeros(rows, 1, dtype=torch.long)
+        places = torch.zeros(3, rows, slots, dtype=torch.long) if glm else None
+        network = SlotNetwork(
+            model, ids, torch.ones_like(ids, dtype=torch.bool), slots - 1, static=True, position_ids=places
+        )
+        positions = torch.arange(window).expand(rows, -1)
+        logits = network.logits(torch.zeros_like(positions), positions)
+    assert logits.shape == (rows, window, model.lm_head.out_features)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    stores = [store for layer in network.cache.slot_layers for store in layer.stores()]
+    assert {store.shape for store in stores} == {(rows, slots, config.num_key_value_heads, head)}
+    assert len(stores) == 2 * config.num_hidden_layers
+    return sum(store.numel() * store.itemsize for store in stores)
+
+
+def format_memory() -> str:
+    """Count parameters and bytes of each model, and format them. Logits are of one image."""
+    heads = ["model", "parameters, billions", "GB in bfloat16", "GB that a pass reads", "tokens, with prompt"]
+    heads += ["GB of a cache, 1 image", "4 images", "MB of logits in float32, W = 16", "W = 32", "W = 64"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * 10 + "|"]
+    for name, (model, rows, slots) in make_models().items():
+        count = sum(p.numel() for p in model.parameters())
+        layers = [p.numel() for p in model.model.get_decoder().layers.parameters()]
+        read = 2 * (sum(layers) + model.lm_head.weight.numel())
+        cache = measure_cache(model, rows, slots) / 1e9
+        logits = [f"{4 * rows * window * model.lm_head.out_features / 1e6:,.1f}" for window in (16, 32, 64)]
+        cells = (
+            name,
+            f"{count / 1e9:.2f}",
+            f"{2 * count / 1e9:.1f}",
+            f"{read / 1e9:.1f}",
+            f"{slots:,}",
+            f"{cache:.2f}",
+            f"{4 * cache:.2f}",
+            *logits,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def span(values: Any, digits: int = 0) -> str:
+    """Format the smallest and largest of values."""
+    return f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"
+
+
+def format_factors() -> str:
+    """Format the factors of the predictions, and where they were counted and timed."""
+    rows: list[tuple[str, list[list[float]], str]] = [
+        ("tokens a pass by `sjd`", [[*COMPRESSION], [*COMPRESSION]], "the SJD paper, tables 1 to 5"),
+        (
+            "passes, in those of `sjd` over as many tokens",
+            [compare_passes(m) for m in METHODS],
+            "[decoders](decoders.md)",
+        ),
+    ]
+    for case, bound in (("host", "host-bound"), ("memory", "memory-bound")):
+        rows.append((f"a pass, in plain calls, {bound}", [compare_times(m)[case] for m in METHODS], "[GPU](gpu.md)"))
+    table = f"| factor | {' | '.join(f'`{m}`' for m in METHODS)} | from |\n|---|---|---|---|\n"
+    for name, values, source in rows:
+        table += f"| {name} | {' | '.join(span(v, 2) for v in values)} | {source} |\n"
+    studies = [json.loads((FIGURES / f"{study}.json").read_text()) for study in ("budget", "full")]
+    runs = json.loads((FIGURES / "gpu-captured.json").read_text())["parts"]
+    commits = dict.fromkeys(runs[part]["how"]["commit"][:8] for part in ("networks", "steps"))
+    counted = "; ".join(f"commit {s['commit']}, {s['date']}, {s['cpu']}" for s in studies)
+    return f"{table}\n*Counted: {counted}. Timed: NVIDIA H200, commit {', commit '.join(commits)}; H100, 2026-11-25.*\n"
+
+
+def format_predicted(predicted: list[dict[str, Any]]) -> str:
+    """Format the predictions beside the reports."""
+    heads = ["decoder", "model and GPU", "reported s", "tokens", "passes", "s of tokens, host-bound", "memory-bound"]
+    lines = ["| " + " | ".join([*heads, "s of the image", "at most, times as fast"]) + " |", "|---" * 9 + "|"]
+    for row, (report, method) in zip(predicted, [(r, m) for r in REPORTS for m in METHODS], strict=True):
+        ends = [(row[f"{key}, least"], row[f"{key}, most"]) for key in ("passes", "host", "memory", "whole")]
+        rest = report.whole - report.drawing
+        told = f"{report.drawing:.0f} of {report.whole:.0f}" if rest else f"{report.whole:.0f}"
+        thread = f"[{told}](https://github.com/{report.thread})"
+        cells = [f"`{method}`", f"{report.model}, {report.device}", thread, f"{report.tokens:,}", *map(span, ends)]
+        cells[-1:] = [cells[-1], f"{report.whole / rest:.1f}"] if rest else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the table of predictions, and the blocks of the page anew."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path, default=FIGURES.parent / "results/gains.md")
+    parser.add_argument("--table", type=Path, default=FIGURES / "gains.csv")
+    a = parser.parse_args()
+    predicted = [predict(report, method) for report in REPORTS for method in METHODS]
+    with a.table.open("w", newline="") as lines:
+        table = csv.DictWriter(lines, predicted[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in predicted)
+    blocks = {"factors": format_factors(), "predicted": format_predicted(predicted), "memory": format_memory()}
+    text = BLOCK.sub(lambda m: m[1] + blocks[m[2]] + m[4], a.page.read_text())
+    publish(a.page, text.encode())
+
+
+if __name__ == "__main__":
+    run_command(main)
