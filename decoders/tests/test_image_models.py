@@ -2,6 +2,7 @@
 plain decoding, and distributions those that are enumerated."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -312,6 +313,17 @@ def test_guided_rows_of_glm_image_are_those_of_plain_generate(monkeypatch):
 
     monkeypatch.setattr(decoders, "number_unconditional", shift)
     assert not torch.equal(case.model.generate(request.ids, **given, custom_generate=decoders.ar), plain)
+
+
+@pytest.mark.parametrize("method", ["ar", *COUPLED])
+def test_a_stream_gets_the_prompt_and_each_token_in_order(case, method):
+    request = case.make_request(5, rows=1)
+    put: list = []
+    streamer = SimpleNamespace(put=put.append, end=lambda: put.append(None))
+    found = draw(case, request, method, stream=streamer)
+    assert put.pop() is None
+    assert all(len(token) == 1 for token in put[1:])
+    assert torch.equal(torch.cat([put[0][0], *put[1:]]), found[0])
 
 
 GRIDS = torch.tensor([[1, 3, 4], [1, 2, 2]])

@@ -38,11 +38,12 @@ FILES = {
     "BLIP_vqa.py", "compute_dpg_bench.py", "convert_chameleon_weights_to_hf.py", "eval_coding.py",
     "eval_prec_recall.py", "evaluate_images.py", "evaluation_metrics.py", "packed_dataset.py", "summary_scores.py",
 }  # fmt: skip
-# names of transformers, vLLM, Slurm and S3 that no code of ours has, of formulas, and beginnings and ends of ours
+# names of transformers, diffusers, vLLM, Slurm and S3 that no code of ours has, of formulas, and parts of our names
 NAMES = {
     "target_to_assistant_input_ids", "_assisted_decoding", "_expand_kernel_impl", "_ensure_int64", "stop_strings",
     "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
     "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "replicate_...", "_median", "_q3",
+    "enable_model_cpu_offload", "pipe.enable_model_cpu_offload", "enable_sequential_cpu_offload",
     "ln", "p_i", "p_j", "sigmoid", "test_lossless",
 }  # fmt: skip
 FLAGS = {"slurm-no-account", "slurm-status-command"}  # of a plugin that is not installed here
