@@ -271,7 +271,7 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
 
 
 def imagegpt(folder: Path, codes: int = CODES) -> dict[str, str]:
-    """Write ImageGPT, a folder with the colours of its tokens; return {"model": its name}. `parity` does not read it."""
+    """Write ImageGPT, which only transformers reads, with the colours of its tokens; return {"model": its name}."""
     from transformers import ImageGPTConfig, ImageGPTForCausalImageModeling
 
     config = ImageGPTConfig(vocab_size=codes + 1, n_positions=1024, n_embd=32, n_layer=2, n_head=4)

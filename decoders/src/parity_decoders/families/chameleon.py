@@ -40,9 +40,9 @@ def make_image_model(
 ) -> ImageModel:
     """Make the image model of a ChameleonForConditionalGeneration whose prompts end where an image begins.
 
-    rows, columns: by default those of an image of the image tokenizer's resolution; separator: the token after each row,
-    SEPARATOR for Lumina-mGPT; decode_codes: turns codes [B, rows, columns] of the image tokenizer into pixels; without
-    it the codes themselves are returned.
+    rows, columns: by default those of an image of the image tokenizer's resolution; separator: the token after each
+    row, SEPARATOR for Lumina-mGPT; decode_codes: turns codes [B, rows, columns] of the image tokenizer into pixels;
+    without it the codes themselves are returned.
     """
     vq = model.config.vq_config
     side = vq.resolution // 2 ** (len(vq.channel_multiplier) - 1)
