@@ -1,12 +1,12 @@
 """Passes inside `generate` that are captured or compiled make the tokens of passes that run. A tape stands for a CUDA
 graph, which a CPU does not have."""
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
 from decoders.tests.architectures import CONFIGURATIONS, make_model
-from decoders.tests.image_models import GlmImage
+from decoders.tests.image_models import Chameleon, Emu3, GlmImage, ImageGPT, Janus
 from decoders.tests.tape import Calls, Tape
 
 from parity_decoders import captured, slots, verification
@@ -115,28 +115,31 @@ def test_passes_of_every_architecture_read_nothing_back(recorded, architecture, 
     assert_nothing_is_read_back(recorded)
 
 
-@pytest.fixture(scope="module")
-def image_model():
-    """A small image model in float64, whose positions are looked up in a table."""
-    case = GlmImage()
-    case.model.double()
-    return case
+@cache
+def make_exact_images(kind):
+    """A small image model in float64."""
+    return kind().copy_in_double()
 
 
-def decode_image(case, method, sources, seed=3, **options):
-    """Generate the tokens of two images, with a number of source images each, and what they cost."""
-    request = case.make_request(7, rows=2, sources=sources)
+def decode_image(images, method, seed=3, **options):
+    """Generate the tokens of two images, and what they cost. images: a kind of model, and facts of its request."""
+    kind, facts = images
+    case = make_exact_images(kind)
+    request = case.make_request(7, rows=2, **facts)
     keywords = {"do_sample": True, "seed": seed, "return_dict_in_generate": True, "eos_token_id": None, "window": 5}
-    return case.model.generate(
-        request.ids, **request.keywords, **keywords, custom_generate=getattr(decoders, method), **options
-    )
+    given = request.keywords | keywords | options
+    return case.model.generate(request.ids, **given, custom_generate=getattr(decoders, method))
 
 
-@pytest.mark.parametrize("sources", [0, 1])
+IMAGES = [(GlmImage, {"sources": 0}), (GlmImage, {"sources": 1}), (Emu3, {"guided": True}), (ImageGPT, {})]
+LONG_IMAGES = [pytest.param((kind, {"guided": True}), marks=pytest.mark.long) for kind in (Janus, Chameleon)]
+
+
+@pytest.mark.parametrize("images", [*IMAGES, *LONG_IMAGES])
 @pytest.mark.parametrize("method", ["sjd_coupled", "mtj"])
-def test_captured_passes_of_images_make_the_same_tokens(image_model, recorded, method, sources):
-    found = decode_image(image_model, method, sources, capture=True)
-    assert_same(found, decode_image(image_model, method, sources))
+def test_captured_passes_of_images_make_the_same_tokens(recorded, method, images):
+    found = decode_image(images, method, capture=True)
+    assert_same(found, decode_image(images, method))
     assert_nothing_is_read_back(recorded)
 
 
@@ -169,14 +172,12 @@ def test_a_pass_compiles_as_one_graph_for_all_calls(aot, capsys, method, archite
     assert "compile" not in capsys.readouterr().err
 
 
-LONG_IMAGES = [pytest.param("sjd_coupled", 1, marks=pytest.mark.long), pytest.param("mtj", 0, marks=pytest.mark.long)]
-
-
-@pytest.mark.parametrize(("method", "sources"), [("sjd_coupled", 0), *LONG_IMAGES])
-def test_a_pass_over_images_compiles_as_one_graph_for_all_calls(image_model, aot, capsys, method, sources):
+@pytest.mark.parametrize("images", [IMAGES[0], *(pytest.param(i, marks=pytest.mark.long) for i in IMAGES[1:])])
+@pytest.mark.parametrize("method", ["sjd_coupled", pytest.param("mtj", marks=pytest.mark.long)])
+def test_a_pass_over_images_compiles_as_one_graph_for_all_calls(aot, capsys, method, images):
     for seed in (3, 4):
-        found = decode_image(image_model, method, sources, seed, compile=True)
-        assert_same(found, decode_image(image_model, method, sources, seed))
+        found = decode_image(images, method, seed, compile=True)
+        assert_same(found, decode_image(images, method, seed))
     assert aot["unique_graphs"] == 1
     assert "compile" not in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ class ImageGrammar(LogitsProcessor):
     Unlike `prefix_allowed_tokens_fn` it is a function of the position, so all slots of a window are done at once, and
     decoders know which tokens are forced.
 
-    forced  [L] the token at each new position, -1 where the model chooses
+    forced  [L] the token at each new position, -1 where the model chooses; on the device of the prompts
     """
 
     def __init__(self, forced: Tensor, chosen: Tensor, width: int, prompt_length: int):
@@ -34,12 +34,11 @@ class ImageGrammar(LogitsProcessor):
     def restrict(self, scores: Tensor, positions: Tensor) -> Tensor:
         """Return scores [B, S, V] with -inf for tokens that may not stand at new positions [B or 1, S]. After the
         image's end every token may stand."""
-        device, V, L = scores.device, scores.shape[-1], len(self.forced)
-        forced = self.forced.to(device)[positions.clamp(max=L - 1)][..., None]
-        is_chosen = torch.zeros(V, dtype=torch.bool, device=device)
-        is_chosen[self.chosen.to(device)] = True
-        allowed = torch.where(forced >= 0, torch.arange(V, device=device) == forced, is_chosen)
-        allowed = allowed | (positions >= L)[..., None]
+        V, L = scores.shape[-1], len(self.forced)
+        forced = self.forced[positions.clamp(max=L - 1)][..., None]
+        tokens = torch.arange(V, device=scores.device)
+        is_chosen = torch.zeros(V, dtype=torch.bool, device=scores.device).scatter(0, self.chosen, True)
+        allowed = torch.where(forced >= 0, tokens == forced, is_chosen) | (positions >= L)[..., None]
         return scores.masked_fill(~allowed, -torch.inf)
 
     def check_request(self, name: str, prompt_length: int, length: int) -> None:

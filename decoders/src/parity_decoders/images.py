@@ -60,7 +60,8 @@ class ImageModel:
         request = {key: inputs[key] for key in read if key in inputs}
         request |= {"max_new_tokens": self.length} | self.settings
         if self.chosen is not None:
-            grammar = ImageGrammar(self.forced, self.chosen, self.width, ids.shape[1])
+            forced, chosen = self.forced.to(ids.device), self.chosen.to(ids.device)
+            grammar = ImageGrammar(forced, chosen, self.width, ids.shape[1])
             request["logits_processor"] = LogitsProcessorList([grammar])
         if unconditional is None:
             request.pop("guidance_scale", None)
