@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -90,9 +91,7 @@ def merge_pairs(piece):
     """Merge the bytes of a piece: of neighbours that make a word, those of the smallest id, first ones first."""
     words = {word: 256 + i for i, word in enumerate(PAIRS)}
     parts = [bytes([b]) for b in piece]
-    while found := [
-        (words[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False)) if a + b in words
-    ]:
+    while found := [(words[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in words]:
         i = min(found)[1]
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
     return [words[part] if len(part) > 1 else part[0] for part in parts]

@@ -37,6 +37,9 @@ CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder
     "llamagen-classes": {"llamagen_c2i": {"": "classes"}},
     "janus": {"janus_released": {"Janus-Pro-1B": "Janus-Pro-1B"}, "janus": {"Janus-Pro-1B": "Janus-Pro-1B-hf"}},
     "emu3": {"emu3": {"Emu3-Gen-hf": "Emu3-Gen-256"}},
+    "emu3p5": {
+        "emu3p5": {"Emu3.5-Image": "Emu3.5-Image-256", "Emu3.5-VisionTokenizer": "Emu3.5-VisionTokenizer"},
+    },
     "lumina": {
         "chameleon": {"Lumina-mGPT-7B-768": "Lumina-mGPT-7B-256", "vqgan.ckpt": "vqgan.ckpt"},
         "anole": {"Anole-7b-v0.1-hf": "Anole-7b-v0.1-hf"},
@@ -44,8 +47,13 @@ CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder
     "mar": {"mar": {"": "mar"}},
     "xlnet": {"xlnet": {"": "."}, "gpt2": {"gpt2-large": "gpt2-large"}},
 }
-# paths that a test changes: a folder's name says the size of its pictures
-SHORTER = {"Emu3-Gen-hf": "Emu3-Gen-256", "Lumina-mGPT-7B-512": "Lumina-mGPT-7B-256"}
+# what a test changes: a folder's name says the size of its pictures, as a script does
+SHORTER = {
+    "SIDE = 1024 // 16": "SIDE = 256 // 16",
+    "Emu3-Gen-hf": "Emu3-Gen-256",
+    "Emu3.5-Image": "Emu3.5-Image-256",
+    "Lumina-mGPT-7B-512": "Lumina-mGPT-7B-256",
+}
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
 PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]

@@ -1,6 +1,6 @@
 """Emu3.5 (BAAI): rows of codes of its IBQ image tokenizer, with a separator between them.
 
-    model = load_emu3p5(FOLDER, dtype=torch.bfloat16, device_map="auto")  # BAAI/Emu3.5-Image
+    model = load_emu3p5(FOLDER, dtype=torch.bfloat16)  # BAAI/Emu3.5-Image
     images = image_model(model, rows=64, columns=64)
     request = images.make_request(*encode_prompts(read_tokenizer(FOLDER), ["a red fox"], 64, 64))
 
