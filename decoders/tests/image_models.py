@@ -51,7 +51,7 @@ class GlmImage:
     CODES, START, END, PLACE, PAD = 40, 40, 41, 90, 95
     tokens = range(40)
 
-    def __init__(self) -> None:
+    def __init__(self, patch_size: int = 4) -> None:
         text = {"vocab_size": 96, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2}
         text |= {"num_attention_heads": 3, "num_key_value_heads": 1, "vision_vocab_size": 48, "pad_token_id": self.PAD}
         text |= {"max_position_embeddings": 512, "eos_token_id": self.END}
@@ -61,7 +61,7 @@ class GlmImage:
         vision = {"hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "image_size": 64}
         config = GlmImageConfig(
             text_config=text,
-            vision_config=vision | {"patch_size": 4},
+            vision_config=vision | {"patch_size": patch_size},
             vq_config={"embed_dim": 16, "num_embeddings": self.CODES, "latent_channels": 32},
             image_token_id=self.PLACE, image_start_token_id=self.START, image_end_token_id=self.END,
         )  # fmt: skip

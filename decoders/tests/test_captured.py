@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from decoders.tests.architectures import CONFIGURATIONS, make_model
+from decoders.tests.image_models import GlmImage
 from decoders.tests.tape import Calls, Tape
 
 from parity_decoders import captured, slots, verification
@@ -84,10 +85,9 @@ def test_captured_passes_have_the_law_of_a_request(models, as_on_a_gpu, method, 
     assert_same(decode(models[0], method, capture=True, **options), decode(models[0], method, **options))
 
 
-@pytest.mark.parametrize("architecture", CONFIGURATIONS)
-@pytest.mark.parametrize("method", ["sjd_coupled", pytest.param("mtj", marks=pytest.mark.long)])
-def test_passes_of_every_architecture_read_nothing_back(as_on_a_gpu, monkeypatch, architecture, method):
-    """A graph cannot: it would end, or hold a number of the pass that was recorded."""
+@pytest.fixture
+def recorded(as_on_a_gpu, monkeypatch):
+    """The calls of passes that were recorded, by name."""
     calls = []
 
     class Noted(Tape):
@@ -97,9 +97,47 @@ def test_passes_of_every_architecture_read_nothing_back(as_on_a_gpu, monkeypatch
 
     monkeypatch.setattr(captured, "Captured", Noted)
     monkeypatch.setitem(slots.MULTIPLES, "cpu", 16)
+    return calls
+
+
+def assert_nothing_is_read_back(calls):
+    """Assert that passes were recorded, and that no call of theirs reads a number back."""
+    assert calls
+    assert not {call for call in calls if "_local_scalar" in call or "nonzero" in call}
+
+
+@pytest.mark.parametrize("architecture", CONFIGURATIONS)
+@pytest.mark.parametrize("method", ["sjd_coupled", pytest.param("mtj", marks=pytest.mark.long)])
+def test_passes_of_every_architecture_read_nothing_back(recorded, architecture, method):
+    """A graph cannot: it would end, or hold a number of the pass that was recorded."""
     model = make_exact(architecture)
     assert_same(decode(model, method, capture=True), decode(model, method))
-    assert not {call for call in calls if "_local_scalar" in call or "nonzero" in call}
+    assert_nothing_is_read_back(recorded)
+
+
+@pytest.fixture(scope="module")
+def image_model():
+    """A small image model in float64, whose positions are looked up in a table."""
+    case = GlmImage()
+    case.model.double()
+    return case
+
+
+def decode_image(case, method, sources, seed=3, **options):
+    """Generate the tokens of two images, with a number of source images each, and what they cost."""
+    request = case.make_request(7, rows=2, sources=sources)
+    keywords = {"do_sample": True, "seed": seed, "return_dict_in_generate": True, "eos_token_id": None, "window": 5}
+    return case.model.generate(
+        request.ids, **request.keywords, **keywords, custom_generate=getattr(decoders, method), **options
+    )
+
+
+@pytest.mark.parametrize("sources", [0, 1])
+@pytest.mark.parametrize("method", ["sjd_coupled", "mtj"])
+def test_captured_passes_of_images_make_the_same_tokens(image_model, recorded, method, sources):
+    found = decode_image(image_model, method, sources, capture=True)
+    assert_same(found, decode_image(image_model, method, sources))
+    assert_nothing_is_read_back(recorded)
 
 
 def test_a_number_that_is_read_back_is_noticed():
@@ -127,6 +165,18 @@ def test_a_pass_compiles_as_one_graph_for_all_calls(aot, capsys, method, archite
     model = make_exact(architecture)
     for seed in (3, 4):
         assert_same(decode(model, method, seed=seed, compile=True), decode(model, method, seed=seed))
+    assert aot["unique_graphs"] == 1
+    assert "compile" not in capsys.readouterr().err
+
+
+LONG_IMAGES = [pytest.param("sjd_coupled", 1, marks=pytest.mark.long), pytest.param("mtj", 0, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize(("method", "sources"), [("sjd_coupled", 0), *LONG_IMAGES])
+def test_a_pass_over_images_compiles_as_one_graph_for_all_calls(image_model, aot, capsys, method, sources):
+    for seed in (3, 4):
+        found = decode_image(image_model, method, sources, seed, compile=True)
+        assert_same(found, decode_image(image_model, method, sources, seed))
     assert aot["unique_graphs"] == 1
     assert "compile" not in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 plain decoding, and distributions those that are enumerated."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,6 +136,17 @@ def test_greedy_tokens_are_those_of_plain_generate(case, method, seed):
     decoder = getattr(decoders, method)
     found = case.model.generate(request.ids, **request.keywords, do_sample=False, custom_generate=decoder, **more)
     assert torch.equal(found, plain)
+
+
+@pytest.mark.parametrize("method", [m for m in decoders.METHODS if m not in EXACT])
+def test_other_methods_draw_whole_images_of_allowed_tokens(case, method):
+    request = case.make_request(4, rows=2, same=True, sources=0)
+    drawn = draw(case, request, method, eos_token_id=None)[:, request.ids.shape[1] :]
+    assert drawn.shape == (2, request.length)
+    for grammar in request.keywords.get("logits_processor", []):
+        is_open = grammar.forced < 0
+        assert torch.isin(drawn[:, is_open], grammar.chosen).all()
+        assert torch.equal(drawn[0, ~is_open], grammar.forced[~is_open])
 
 
 def draw(case, request, method, **options):
@@ -303,6 +315,17 @@ def test_guided_rows_of_glm_image_are_those_of_plain_generate(monkeypatch):
 
     monkeypatch.setattr(decoders, "number_unconditional", shift)
     assert not torch.equal(case.model.generate(request.ids, **given, custom_generate=decoders.ar), plain)
+
+
+@pytest.mark.parametrize("method", ["ar", *COUPLED])
+def test_a_stream_gets_the_prompt_and_each_token_in_order(case, method):
+    request = case.make_request(5, rows=1)
+    put: list = []
+    streamer = SimpleNamespace(put=put.append, end=lambda: put.append(None))
+    found = draw(case, request, method, stream=streamer)
+    assert put.pop() is None
+    assert all(len(token) == 1 for token in put[1:])
+    assert torch.equal(torch.cat([put[0][0], *put[1:]]), found[0])
 
 
 GRIDS = torch.tensor([[1, 3, 4], [1, 2, 2]])

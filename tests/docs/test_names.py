@@ -34,15 +34,17 @@ WRITTEN = re.compile(r"results/|NAME|FOLDER|FILE|mine\b|own\b|path/|/distinct|co
 THEIRS = re.compile(r"vllm/|samd|\w+/modeling_|models/drafters/|language/t5|evaluation/|Tree/")
 # files of readers, and of repositories whose behaviour is followed
 FILES = {
-    "dog.py", "fill_in.py", "fox.py", "s.py", "test_lossless.py",
+    "anole_hf.py", "dog.py", "fill_in.py", "fox.py", "fox_hf.py", "pixels.py", "s.py", "test_lossless.py",
     "BLIP_vqa.py", "compute_dpg_bench.py", "convert_chameleon_weights_to_hf.py", "eval_coding.py",
     "eval_prec_recall.py", "evaluate_images.py", "evaluation_metrics.py", "packed_dataset.py", "summary_scores.py",
 }  # fmt: skip
-# names of transformers, vLLM, Slurm and S3 that no code of ours has, of formulas, and beginnings and ends of ours
+# names of transformers, diffusers, vLLM, Slurm and S3 that no code of ours has, of formulas, and parts of our names
 NAMES = {
     "target_to_assistant_input_ids", "_assisted_decoding", "_expand_kernel_impl", "_ensure_int64", "stop_strings",
     "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
     "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "replicate_...", "_median", "_q3",
+    "image_sizes", "prior_token_ids", "enable_model_cpu_offload", "pipe.enable_model_cpu_offload",
+    "enable_sequential_cpu_offload",
     "ln", "p_i", "p_j", "sigmoid", "test_lossless",
 }  # fmt: skip
 FLAGS = {"slurm-no-account", "slurm-status-command"}  # of a plugin that is not installed here

@@ -43,7 +43,6 @@ from parity_decoders.grammar import find_grammar
 from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
 from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
-from parity_decoders.sequence_buffer import find_end
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
@@ -468,10 +467,8 @@ class Result:
         self.drafts = torch.cat([prompts, room], 1)
         self.ids = self.drafts.clone()  # what `generate` would have written: columns of which all rows are known
         self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
-        if model.grammar:  # decoders leave out what is forced at the end
-            end = find_end(model.forced)
-            self.drafts[:, P + end : P + length] = model.forced[end:]
-            self.filled[:, end:length] = True
+        self.drafts[:, P : P + length] = model.forced.clamp(min=0)
+        self.filled[:, :length] = model.forced >= 0  # some of which decoders leave out
         self.asked = 0  # new columns of `ids` about which the criteria were asked
         self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
         self.frontiers: list[list[int]] = []  # after each pass: final tokens of each row before its first open position

@@ -26,6 +26,7 @@ WRITES = (
     "anole_drafter",
     "emu3",
     "emu3p5",
+    "imagegpt",
     "janus",
     "janus_released",
     "llamagen",
@@ -297,6 +298,17 @@ def emu3p5(folder: Path, codes: int = CODES) -> dict[str, str]:
     tokenizer.parent.mkdir()
     torch.save({"state_dict": {diffusion_name(name, 5): value for name, value in vq.items()}}, tokenizer)
     return {"model": model_folder.name, "vq": f"{tokenizer.parent.name}/{tokenizer.name}"}
+
+
+def imagegpt(folder: Path, codes: int = CODES) -> dict[str, str]:
+    """Write ImageGPT, which only transformers reads, with the colours of its tokens; return {"model": its name}."""
+    from transformers import ImageGPTConfig, ImageGPTForCausalImageModeling
+
+    config = ImageGPTConfig(vocab_size=codes + 1, n_positions=1024, n_embd=32, n_layer=2, n_head=4)
+    save(sharpen(ImageGPTForCausalImageModeling(config), seed=2), folder / "imagegpt-small")
+    colours = torch.rand(codes, 3, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    write_json(folder / "imagegpt-small/preprocessor_config.json", {"clusters": colours.tolist()})
+    return {"model": "imagegpt-small"}
 
 
 def janus(

@@ -33,16 +33,20 @@ class ChameleonImages(ChameleonForConditionalGeneration):
 
 def make_image_model(
     model: Any,
-    rows: int = 32,
-    columns: int = 32,
+    rows: int | None = None,
+    columns: int | None = None,
     separator: int | None = None,
     decode_codes: Callable[[Tensor], Tensor] | None = None,
 ) -> ImageModel:
     """Make the image model of a ChameleonForConditionalGeneration whose prompts end where an image begins.
 
-    separator: the token after each row, SEPARATOR for Lumina-mGPT; decode_codes: turns codes [B, rows, columns] of the
-    image tokenizer into pixels; without it the codes themselves are returned.
+    rows, columns: by default those of an image of the image tokenizer's resolution; separator: the token after each
+    row, SEPARATOR for Lumina-mGPT; decode_codes: turns codes [B, rows, columns] of the image tokenizer into pixels;
+    without it the codes themselves are returned.
     """
+    vq = model.config.vq_config
+    side = vq.resolution // 2 ** (len(vq.channel_multiplier) - 1)
+    rows, columns = rows or side, columns or side
     mapping = model.model.vocabulary_mapping
     codes = torch.tensor([mapping.img2bpe[code] for code in range(len(mapping.img2bpe))])
     to_code = torch.zeros(int(codes.max()) + 1, dtype=torch.long).scatter(0, codes, torch.arange(len(codes)))
