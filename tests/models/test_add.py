@@ -245,6 +245,17 @@ def test_a_folder_of_transformers_is_identified_by_its_config(tmp_path, stand_in
         add.find(str(files["model"]))
 
 
+def test_the_layout_of_emu3_before_transformers_is_refused(tmp_path):
+    """Its model_type is that of Emu3.5, whose layers have norms of queries and keys."""
+    folder = tmp_path / emu3p5(tmp_path)["model"]
+    for file in folder.glob("*.safetensors"):
+        state = {k: t.contiguous() for k, t in tensors(file, dtype=None) if "_norm" not in k}
+        save_file(state, file)
+    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+    with pytest.raises(ParityError, match=r"no norms of queries; allowed: Emu3\.5, or of Emu3"):
+        add.identify(str(folder))
+
+
 @pytest.mark.parametrize("fault", ["no tokenizer", "an entry gone", torch.int32, torch.float8_e4m3fn], ids=str)
 def test_a_model_that_would_not_load_is_not_added(tmp_path, fault):
     files = {part_name: tmp_path / path for part_name, path in janus(tmp_path).items()}

@@ -17,6 +17,8 @@ from parity_decoders.families.emu3p5 import BEGIN, IMAGE, INSTRUCTION, LINE, SPE
 from parity_decoders.protocols.discrete import Encoder
 from torch import nn
 
+from parity.base.errors import ParityError
+from parity.base.weights import read_shapes
 from parity.models.discrete import llama
 from parity.models.discrete.chameleon import load_vqgan
 from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
@@ -42,7 +44,11 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     """Read the sizes of a folder's network that differ from its family's. pixels: of an image's side, None for 1,024.
-    All ids after the special tokens are codes."""
+    All ids after the special tokens are codes. Raises ParityError for BAAI's own Emu3, of the same model_type."""
+    if "model.layers.0.self_attn.q_norm.weight" not in read_shapes(folder):
+        raise ParityError(
+            f"{folder}: no norms of queries; allowed: Emu3.5, or of Emu3 a folder in transformers' layout"
+        )
     side = (pixels or 1024) // STRIDE
     codes = emu3p5.read_config(folder).vocab_size - emu3p5.read_tokenizer(folder).get_vocab_size()
     return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
