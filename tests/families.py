@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_decoders.families.emu3p5 import load_emu3p5
 from parity_decoders.noise import counted_noise
 from parity_decoders.sampling import Sampled, TokenSampling
 from torch import Tensor
@@ -17,9 +18,13 @@ from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.stand_ins import write
 
 # stand-ins and the family that each belongs to
-LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon", "emu3": "emu3", "janus": "janus"}
+LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon", "emu3": "emu3", "emu3p5": "emu3p5", "janus": "janus"}
 PIXELS = 64
-ROWS = {"chameleon": {"rows": 4, "columns": 6}, "emu3": {"rows": 5, "columns": 3}}  # some pictures are not square
+ROWS = {
+    "chameleon": {"rows": 4, "columns": 6},
+    "emu3": {"rows": 5, "columns": 3},
+    "emu3p5": {"rows": 3},
+}  # some pictures are not square
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # captions of different lengths
 
 
@@ -110,8 +115,11 @@ def load_pair(layout: str, folder: Path, **changed: Any) -> FamilyPair:
     config = Path(manifest["files"]["model"], "config.json")
     config.write_text(json.dumps(json.loads(config.read_text()) | changed))
     loaded = load(manifest, dtype=torch.float64)
-    family_class = getattr(transformers, f"{manifest['family'].title()}ForConditionalGeneration")
-    theirs = family_class.from_pretrained(manifest["files"]["model"], dtype=torch.float64).eval()
+    if layout == "emu3p5":  # transformers has its network by another name
+        theirs = load_emu3p5(manifest["files"]["model"], dtype=torch.float64)
+    else:
+        family_class = getattr(transformers, f"{manifest['family'].title()}ForConditionalGeneration")
+        theirs = family_class.from_pretrained(manifest["files"]["model"], dtype=torch.float64).eval()
     for module in (*theirs.modules(), *loaded.nets["net"].modules()):
         if type(module).__name__.endswith("RMSNorm"):
             keep_dtype(module)

@@ -19,6 +19,7 @@ from transformers import (
     JanusForConditionalGeneration,
 )
 
+from parity_decoders.families import emu3p5
 from parity_decoders.images import image_model
 
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -199,6 +200,24 @@ class Emu3(Captioned):
         text = TEXT | {"vocab_size": 60, "num_key_value_heads": 2, "pad_token_id": PAD, "bos_token_id": BOS}
         config = Emu3Config(text_config=text | {"eos_token_id": EOS}, vq_config=vq, vocabulary_map=names)
         self.owner = spread_weights(Emu3ForConditionalGeneration(config))
+        self.model = self.owner
+
+    def make_images(self, rng: random.Random) -> Any:
+        return image_model(self.owner, rows=rng.randint(2, 4), columns=rng.randint(2, 4))
+
+
+class Emu3p5(Captioned):
+    """Emu3.5: rows of codes with a separator between them, and the image's end; without most of its special tokens."""
+
+    tokens = range(21, 53)
+
+    def __init__(self) -> None:
+        bos = self.tokens[0] - len(emu3p5.SPECIAL) + emu3p5.SPECIAL.index(emu3p5.START)
+        sizes = TEXT | {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": self.tokens.stop, "pad_token_id": PAD}
+        self.owner = spread_weights(emu3p5.Emu3p5(emu3p5.Emu3p5Config(**sizes, bos_token_id=bos, eos_token_id=EOS)))
+        with torch.no_grad():  # sharper attention, so that positions matter
+            for layer in self.owner.model.layers:
+                layer.self_attn.q_norm.weight.mul_(3)
         self.model = self.owner
 
     def make_images(self, rng: random.Random) -> Any:

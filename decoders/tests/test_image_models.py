@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from decoders.tests.image_models import Chameleon, Emu3, GlmImage, ImageGPT, Janus
+from decoders.tests.image_models import Chameleon, Emu3, Emu3p5, GlmImage, ImageGPT, Janus
 from parity_certify import certify_sampler, law
 
 from parity_decoders import transformers as decoders
@@ -17,7 +17,9 @@ from parity_decoders.grid import Grid
 from parity_decoders.processors import Guidance
 from parity_decoders.slots import SlotNetwork
 
-CASES = {"glm_image": GlmImage, "emu3": Emu3, "janus": Janus, "chameleon": Chameleon, "imagegpt": ImageGPT}
+CASES = {
+    "glm_image": GlmImage, "emu3": Emu3, "emu3p5": Emu3p5, "janus": Janus, "chameleon": Chameleon, "imagegpt": ImageGPT,
+}  # fmt: skip
 FIRST = torch.tensor([], dtype=torch.long)
 EXACT = [m for m in decoders.METHODS if m not in ("gsd", "sjd_pp", "sjd_sv", "sjd_vp", "zipar", "pjd")]
 COUPLED = ["sjd_coupled", "mtj", "mtj_draft"]
@@ -281,7 +283,7 @@ def measure_unconditional(case, request):
     return float((found - truth).abs().max())
 
 
-@pytest.mark.parametrize("kind", [Emu3, Janus, Chameleon])
+@pytest.mark.parametrize("kind", [Emu3, Emu3p5, Janus, Chameleon])
 def test_unconditional_rows_have_their_own_positions(kind):
     case = kind().copy_in_double()
     request = case.make_request(5, rows=3, guided=True)

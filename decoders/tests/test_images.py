@@ -143,7 +143,7 @@ def test_glm_image_draws_what_the_pipeline_upsamples():
 def test_what_is_no_image_model_is_one_line(emu3):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     text = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
-    with pytest.raises(DecodingError, match="model_type 'llama'; allowed: chameleon, emu3, glm_image, imagegpt, janus"):
+    with pytest.raises(DecodingError, match="model_type 'llama'; allowed: Emu3, chameleon, emu3, glm_image, imagegpt"):
         image_model(text)
     with pytest.raises(DecodingError, match="image_model: height; allowed: rows, columns"):
         image_model(emu3, height=720)

@@ -38,6 +38,9 @@ CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder
     "llamagen-classes": {"llamagen_c2i": {"": "classes"}},
     "janus": {"janus_released": {"Janus-Pro-1B": "Janus-Pro-1B"}, "janus": {"Janus-Pro-1B": "Janus-Pro-1B-hf"}},
     "emu3": {"emu3": {"Emu3-Gen-hf": "Emu3-Gen-256"}},
+    "emu3p5": {
+        "emu3p5": {"Emu3.5-Image": "Emu3.5-Image-256", "Emu3.5-VisionTokenizer": "Emu3.5-VisionTokenizer"},
+    },
     "imagegpt": {"imagegpt": {"imagegpt-small": "imagegpt-small"}},
     "lumina": {
         "chameleon": {"Lumina-mGPT-7B-768": "Lumina-mGPT-7B-256", "vqgan.ckpt": "vqgan.ckpt"},
@@ -49,7 +52,10 @@ CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder
 }
 NEEDS = {"glm-image": "diffusers"}  # packages of the group dev that a page's script imports
 # paths and sizes that a test changes: a folder's name says the size of its images
-SHORTER = {"Emu3-Gen-hf": "Emu3-Gen-256", "Lumina-mGPT-7B-512": "Lumina-mGPT-7B-256", "720 // 8": "48 // 8"}
+SHORTER = {
+    "Emu3-Gen-hf": "Emu3-Gen-256", "Emu3.5-Image": "Emu3.5-Image-256", "Lumina-mGPT-7B-512": "Lumina-mGPT-7B-256",
+    "720 // 8": "48 // 8", "1024 // 16": "256 // 16",
+}  # fmt: skip
 BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
 PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]

@@ -30,7 +30,7 @@ from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import make_t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
 from parity.stand_ins import make_entry, write
-from parity.stand_ins.discrete import chameleon, emu3, janus, write_tokenizer
+from parity.stand_ins.discrete import chameleon, emu3, emu3p5, janus, write_tokenizer
 
 SMALL = {"dim": 128, "layers": 2, "heads": 2}
 CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
@@ -225,7 +225,7 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
         assert (vq.to_pixels(tokenizer.eval().decode(decoded.tokens.long())) == pictures).all()
 
 
-@pytest.mark.parametrize("stand_in", [janus, chameleon, emu3])
+@pytest.mark.parametrize("stand_in", [janus, chameleon, emu3, emu3p5])
 def test_a_folder_of_transformers_is_identified_by_its_config(tmp_path, stand_in):
     files = {name: tmp_path / path for name, path in stand_in(tmp_path).items()}
     addition = add.find(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
@@ -239,9 +239,21 @@ def test_a_folder_of_transformers_is_identified_by_its_config(tmp_path, stand_in
     loaded = models.load(fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
     assert loaded.side == 96
     config = files["model"] / "config.json"
-    config.write_text(config.read_text().replace(f'"{entry["family"]}"', '"gpt2"'))
-    with pytest.raises(ParityError, match=r"model_type = 'gpt2'.*chameleon, emu3, janus"):
+    model_type = json.loads(config.read_text())["model_type"]
+    config.write_text(config.read_text().replace(f'"{model_type}"', '"gpt2"'))
+    with pytest.raises(ParityError, match=r"model_type = 'gpt2'.*Emu3, chameleon, emu3, janus"):
         add.find(str(files["model"]))
+
+
+def test_the_layout_of_emu3_before_transformers_is_refused(tmp_path):
+    """Its model_type is that of Emu3.5, whose layers have norms of queries and keys."""
+    folder = tmp_path / emu3p5(tmp_path)["model"]
+    for file in folder.glob("*.safetensors"):
+        state = {k: t.contiguous() for k, t in tensors(file, dtype=None) if "_norm" not in k}
+        save_file(state, file)
+    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+    with pytest.raises(ParityError, match=r"no norms of queries; allowed: Emu3\.5, or of Emu3"):
+        add.identify(str(folder))
 
 
 @pytest.mark.parametrize("fault", ["no tokenizer", "an entry gone", torch.int32, torch.float8_e4m3fn], ids=str)

@@ -1,5 +1,6 @@
 """Models of image tokens, and their drafters, as their authors or transformers publish them."""
 
+import base64
 import random
 import re
 import shutil
@@ -24,6 +25,7 @@ WRITES = (
     "anole",
     "anole_drafter",
     "emu3",
+    "emu3p5",
     "imagegpt",
     "janus",
     "janus_released",
@@ -55,7 +57,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with whi
     },
 }  # fmt: skip
 SMALL_TOKENIZER = VQConfig(CODES, 8, 32, (1, 1, 1, 1, 1), 1, 32)
-PIXELS = {"chameleon": 128, "emu3": 48}  # pictures of these stand-ins have so many pixels a side, which no file says
+PIXELS = {
+    "chameleon": 128,
+    "emu3": 48,
+    "emu3p5": 96,
+}  # pictures of these stand-ins have so many pixels a side, which no file says
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
 EMU3_WORDS = [
     "<|endoftext|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>", "<|image token|>",
@@ -268,6 +274,30 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
     config = Emu3Config(text_config=text, vq_config=vision, vocabulary_map=words)
     save(sharpen(Emu3ForConditionalGeneration(config), seed=2), model_folder)
     return {"model": "Emu3-Gen-hf"}
+
+
+def emu3p5(folder: Path, codes: int = CODES) -> dict[str, str]:
+    """Write Emu3.5, a folder of shards with the authors' config.json and table of byte pairs, and its image tokenizer.
+    Return their paths in `folder` as "model" and "vq"."""
+    from parity_decoders.families.emu3p5 import SPECIAL, START
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    model_folder = folder / "Emu3.5-Image"
+    vocab = 256 + len(SPECIAL) + codes
+    sizes: dict[str, Any] = {
+        "vocab_size": vocab, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 9216,
+        "rms_norm_eps": 1e-6, "pad_token_id": 256, "bos_token_id": 256 + SPECIAL.index(START), "eos_token_id": None,
+    }  # fmt: skip
+    save(sharpen(Qwen3ForCausalLM(Qwen3Config(**sizes)), seed=2), model_folder)
+    write_json(model_folder / "config.json", {"model_type": "Emu3", "hidden_act": "silu", "rope_theta": 1e6, **sizes})
+    table = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+    (model_folder / "emu3.tiktoken").write_text(table)
+    vq = sharpen(VQGAN(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32)), seed=3).state_dict()
+    tokenizer = folder / "Emu3.5-VisionTokenizer" / "model.ckpt"
+    tokenizer.parent.mkdir()
+    torch.save({"state_dict": {diffusion_name(name, 5): value for name, value in vq.items()}}, tokenizer)
+    return {"model": model_folder.name, "vq": f"{tokenizer.parent.name}/{tokenizer.name}"}
 
 
 def imagegpt(folder: Path, codes: int = CODES) -> dict[str, str]:

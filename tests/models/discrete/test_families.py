@@ -170,7 +170,8 @@ def test_a_row_does_not_depend_on_its_batch(family):
 
 
 def test_pictures_equal_transformers(family, pictures):
-    """Chameleon's decoder, which transformers lacks, is that of Janus without attention between levels."""
+    """The decoders of Chameleon and Emu3.5, which transformers lacks, are that of Janus; Chameleon's has no attention
+    between levels."""
     nets = family.loaded.nets
     s = nets["vq"].size
     ours = family.loaded.family.pictures(nets, pictures)
@@ -190,15 +191,15 @@ def test_pictures_equal_transformers(family, pictures):
 
 
 def make_meta_decoder(vq, stored):
-    """Make Chameleon's picture decoder from transformers' JanusVQVAEDecoder, which numbers its levels the other way,
-    with the weights `stored`; return a function of codes' embeddings."""
+    """Make the image decoder of Chameleon or Emu3.5 from transformers' JanusVQVAEDecoder, which numbers its levels the
+    other way, with the weights `stored`; return a function of codes' embeddings."""
     from transformers import JanusVQVAEConfig
     from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
     c = vq.config
     sizes = {"latent_channels": c.z_channels, "base_channels": c.ch, "channel_multiplier": c.ch_mult}
     net = JanusVQVAEDecoder(JanusVQVAEConfig(**sizes, num_res_blocks=c.res_blocks)).double()
-    for level in net.up:
+    for level in net.up if not c.decoder_attention else ():
         level.attn = torch.nn.ModuleList()
     last_level = len(c.ch_mult) - 1
     state = {}

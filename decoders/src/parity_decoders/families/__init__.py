@@ -7,6 +7,7 @@ from typing import Any
 
 # model types of transformers, and the module of this folder that reads them
 FAMILIES = {
+    "Emu3": "emu3p5",
     "chameleon": "chameleon",
     "emu3": "emu3",
     "glm_image": "glm_image",

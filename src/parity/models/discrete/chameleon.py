@@ -149,8 +149,12 @@ class VQGAN(nn.Module):
         return self.decoder(self.post_quant_conv(put_channels_first(self.quantize.embedding.weight[codes])))
 
 
-def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
-    """Load the image tokenizer from Meta's file, from safetensors of it, or a model's folder; ParityError for none."""
+META = "image decoder of Chameleon; allowed: Meta's vqgan.ckpt, or a safetensors of it, as vq"
+
+
+def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32, expected: str = META) -> VQGAN:
+    """Load the image tokenizer from Meta's file, from safetensors of it, or a model's folder, or one whose tensors have
+    the same names. Raises ParityError, which says what was `expected`, for none."""
     inner = llama.rename_prefixes({prefix + component: component for prefix in VQ_PREFIXES for component in VQ_PARTS})
     stored = {
         inner_name: tuple(entry.shape) for name, entry in read_shapes(path).items() if (inner_name := inner(name))
@@ -159,9 +163,7 @@ def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float
     try:
         config = read_sizes_of_vq({diffusion_name(name, levels): shape for name, shape in stored.items()})
     except ParityError:
-        raise ParityError(
-            f"{path}: no image decoder of Chameleon; allowed: Meta's vqgan.ckpt, or a safetensors of it, as vq"
-        ) from None
+        raise ParityError(f"{path}: no {expected}") from None
     rename = lambda name: (inner_name := inner(name)) and diffusion_name(inner_name, levels)  # noqa: E731
     return llama.fill(partial(VQGAN, config), path, rename, device, dtype)
 

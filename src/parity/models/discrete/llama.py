@@ -73,11 +73,14 @@ def make_layer(config: Any, index: int = 0) -> nn.Module:
     """Build layer number `index` of a network from its configuration in transformers."""
     from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
     config._attn_implementation = "sdpa"
     base: Any = LlamaDecoderLayer  # Emu3 and Janus have Llama's layers too
     if config.model_type == "chameleon":
         base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
+    if config.model_type == "Emu3":  # Emu3.5's own, see parity_decoders.families.emu3p5
+        base = Qwen3DecoderLayer
     return adapt_layer(base)(config, index)
 
 
