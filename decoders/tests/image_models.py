@@ -247,7 +247,7 @@ class Janus(Captioned):
         embedded = torch.where((ids < n_words)[..., None], inner.language_model.embed_tokens(words), drawn)
         hidden = inner.language_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
         logits = inner.generation_head(hidden)
-        least = torch.finfo(logits.dtype).min
+        least = torch.finfo(torch.float32).min
         return torch.nn.functional.pad(logits, (n_words, 0), value=least)
 
 

@@ -32,14 +32,15 @@ class ImageGrammar(LogitsProcessor):
         return self.restrict(scores[:, None], position)[:, 0]
 
     def restrict(self, scores: Tensor, positions: Tensor) -> Tensor:
-        """Return scores [B, S, V] with -inf for tokens that may not stand at new positions [B or 1, S]. After the
-        image's end every token may stand."""
-        V, L = scores.shape[-1], len(self.forced)
-        forced = self.forced[positions.clamp(max=L - 1)][..., None]
-        tokens = torch.arange(V, device=scores.device)
-        is_chosen = torch.zeros(V, dtype=torch.bool, device=scores.device).scatter(0, self.chosen, True)
-        allowed = torch.where(forced >= 0, tokens == forced, is_chosen) | (positions >= L)[..., None]
-        return scores.masked_fill(~allowed, -torch.inf)
+        """Return scores [B, S, V] with -inf for tokens that may not stand at new positions [B or 1, S]. Positions after
+        the image are as its last."""
+        B, _, V = scores.shape
+        forced = self.forced[positions.clamp(max=len(self.forced) - 1)].expand(B, -1)[..., None]
+        token = forced.clamp(min=0)
+        score = scores.gather(2, token)
+        excluded = torch.ones(V, dtype=torch.bool, device=scores.device).scatter(0, self.chosen, False)
+        allowed = scores.masked_fill(excluded, -torch.inf).masked_fill_(forced >= 0, -torch.inf)
+        return allowed.scatter_(2, token, torch.where(forced >= 0, score, allowed.gather(2, token)))
 
     def check_request(self, name: str, prompt_length: int, length: int) -> None:
         """Raise DecodingError that names decoder `name` if the request has prompts of other columns, or more new tokens

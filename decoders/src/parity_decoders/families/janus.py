@@ -25,8 +25,9 @@ class ImageHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute logits [..., n_words + K] of hidden states [..., D]."""
         logits: Tensor = self.head(hidden)
-        # the smallest number instead of -inf, since guidance takes the difference of two logits
-        return nn.functional.pad(logits, (self.n_words, 0), value=torch.finfo(logits.dtype).min)
+        # the smallest number instead of -inf, since guidance takes the difference of two logits, in float32
+        least = max(torch.finfo(dtype).min for dtype in (logits.dtype, torch.float32))
+        return nn.functional.pad(logits, (self.n_words, 0), value=least)
 
 
 def make_causal_model(janus: Any) -> Any:
