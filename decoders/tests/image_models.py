@@ -11,6 +11,8 @@ from transformers import (
     ChameleonForConditionalGeneration,
     Emu3Config,
     Emu3ForConditionalGeneration,
+    GemmaConfig,
+    GemmaForCausalLM,
     GlmImageConfig,
     GlmImageForConditionalGeneration,
     ImageGPTConfig,
@@ -276,6 +278,20 @@ class Chameleon(Captioned):
 
     def run_owner(self, ids: torch.Tensor) -> torch.Tensor:
         return self.owner.lm_head(self.owner.model(input_ids=ids, use_cache=False)[0])
+
+
+class Liquid(Captioned):
+    """Liquid: a Gemma with image tokens after its words."""
+
+    tokens = range(20, 52)
+
+    def __init__(self) -> None:
+        text = TEXT | {"num_key_value_heads": 1, "head_dim": 8, "vocab_size": 52, "pad_token_id": PAD}
+        self.owner = spread_weights(GemmaForCausalLM(GemmaConfig(**text, bos_token_id=BOS, eos_token_id=EOS)))
+        self.model = self.owner
+
+    def make_images(self, rng: random.Random) -> Any:
+        return image_model(self.owner, rows=rng.randint(2, 4), columns=rng.randint(2, 4), n_words=20)
 
 
 class ImageGPT(Captioned):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from decoders.tests.image_models import Chameleon, Emu3, Emu3p5, GlmImage, ImageGPT, Janus
+from decoders.tests.image_models import Chameleon, Emu3, Emu3p5, GlmImage, ImageGPT, Janus, Liquid
 from parity_certify import certify_sampler, law
 
 from parity_decoders import transformers as decoders
@@ -19,6 +19,7 @@ from parity_decoders.slots import SlotNetwork
 
 CASES = {
     "glm_image": GlmImage, "emu3": Emu3, "emu3p5": Emu3p5, "janus": Janus, "chameleon": Chameleon, "imagegpt": ImageGPT,
+    "liquid": Liquid,
 }  # fmt: skip
 FIRST = torch.tensor([], dtype=torch.long)
 EXACT = [m for m in decoders.METHODS if m not in ("gsd", "sjd_pp", "sjd_sv", "sjd_vp", "zipar", "pjd")]
@@ -255,7 +256,8 @@ def check_two_tokens(case, request, method, monkeypatch):
     def sample(prompts, seed):
         n = len(prompts)
         keywords = {key: torch.cat([x] * n) if torch.is_tensor(x) else x for key, x in request.keywords.items()}
-        keywords |= {"max_new_tokens": 2, "eos_token_id": None, "do_sample": True, "top_k": 0, "seed": seed}
+        keywords |= {"max_new_tokens": 2, "eos_token_id": None, "do_sample": True, "seed": seed}
+        keywords |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
         ids = request.ids.expand(n, -1)
         more = {"window": 2} if method == "sjd" else {}
         return case.model.generate(ids, **keywords, **more, custom_generate=getattr(decoders, method))[:, -2:].numpy()
@@ -283,7 +285,7 @@ def measure_unconditional(case, request):
     return float((found - truth).abs().max())
 
 
-@pytest.mark.parametrize("kind", [Emu3, Emu3p5, Janus, Chameleon])
+@pytest.mark.parametrize("kind", [Emu3, Emu3p5, Janus, Chameleon, Liquid])
 def test_unconditional_rows_have_their_own_positions(kind):
     case = kind().copy_in_double()
     request = case.make_request(5, rows=3, guided=True)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from decoders.tests.image_models import BEGIN, BOS, LINE, PAD, Chameleon, Emu3, GlmImage, ImageGPT, Janus
+from decoders.tests.image_models import BEGIN, BOS, LINE, PAD, Chameleon, Emu3, GlmImage, ImageGPT, Janus, Liquid
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from parity_decoders.errors import DecodingError
@@ -126,6 +126,28 @@ def test_imagegpt_draws_colours():
         case.owner.generate(**request, do_sample=True, custom_generate=sjd_coupled)
 
 
+def test_liquid_draws_what_its_authors_loop_draws():
+    """They guide the logits as they are, leave out the words, and draw; here the likeliest code each time."""
+    case = Liquid()
+    images = image_model(case.owner, rows=2, columns=3, n_words=20)
+    rows = {"cond": PROMPTS["input_ids"][1:], "uncond": torch.tensor([[9, BEGIN]])}
+    expected = []
+    for _ in range(6):
+        c, u = (case.owner(input_ids=ids).logits[:, -1] for ids in rows.values())
+        guided = u + 7.0 * (c - u)
+        guided[:, :20] = -torch.inf
+        expected.append(guided.argmax(1))
+        rows = {name: torch.cat([ids, expected[-1][:, None]], 1) for name, ids in rows.items()}
+    inputs = {key: value[1:] for key, value in PROMPTS.items()}
+    request = images.make_request(inputs, {"input_ids": torch.tensor([[9, BEGIN]])})
+    for decoder in (ar, sjd_coupled):
+        drawn = case.owner.generate(**request, do_sample=False, custom_generate=decoder)[:, -6:]
+        assert torch.equal(drawn[0], torch.cat(expected))
+    assert torch.equal(images.decode(drawn), torch.cat(expected).view(1, 2, 3) - 20)
+    with pytest.raises(DecodingError, match="n_words: 256000 of a vocabulary of 52"):  # a Gemma of texts
+        image_model(case.owner)
+
+
 def test_glm_image_draws_what_the_pipeline_upsamples():
     case = GlmImage()
     images = image_model(case.model, rows=2, columns=3, preview=(1, 2))
@@ -143,7 +165,7 @@ def test_glm_image_draws_what_the_pipeline_upsamples():
 def test_what_is_no_image_model_is_one_line(emu3):
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     text = LlamaForCausalLM(LlamaConfig(vocab_size=9, **sizes))
-    with pytest.raises(DecodingError, match="model_type 'llama'; allowed: Emu3, chameleon, emu3, glm_image, imagegpt"):
+    with pytest.raises(DecodingError, match="model_type 'llama'; allowed: Emu3, chameleon, emu3, gemma, glm_image"):
         image_model(text)
     with pytest.raises(DecodingError, match="image_model: height; allowed: rows, columns"):
         image_model(emu3, height=720)

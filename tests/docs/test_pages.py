@@ -42,6 +42,7 @@ CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder
         "emu3p5": {"Emu3.5-Image": "Emu3.5-Image-256", "Emu3.5-VisionTokenizer": "Emu3.5-VisionTokenizer"},
     },
     "imagegpt": {"imagegpt": {"imagegpt-small": "imagegpt-small"}},
+    "liquid": {"liquid": {"Liquid_V1_7B": "Liquid_V1_7B"}, "chameleon": {"vqgan.ckpt": "vqgan.ckpt"}},
     "lumina": {
         "chameleon": {"Lumina-mGPT-7B-768": "Lumina-mGPT-7B-256", "vqgan.ckpt": "vqgan.ckpt"},
         "anole": {"Anole-7b-v0.1-hf": "Anole-7b-v0.1-hf"},

@@ -19,6 +19,7 @@ SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gp
 MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of so many slots, by device
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
 COARSE = 0.2  # the same where a model computes in bfloat16, which has 8 significant bits, or the like
+ROUNDINGS = 2  # or there, if that is more, twice the spacing of numbers of the size of the largest logit
 # outputs that a configuration may ask of every forward: decoders read none, and some fail beside a mask of slots
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_router_logits")
 # models that passed `check_slots`: what they were then (`describe`), and the size of their vocabulary
@@ -392,10 +393,13 @@ def check_laws(model: Any, found: Tensor, truth: Tensor, name: str) -> None:
     if not bool(is_number.any()):
         raise DecodingError(f"{name}: the model's logits are NaN or infinite; allowed: numbers")
     found, truth = (x.masked_fill(~is_number, -torch.inf) for x in (found, truth))
-    limit = TOLERANCE if min(find_precision(model).itemsize, truth.dtype.itemsize) >= 4 else COARSE
+    precision = min(find_precision(model), truth.dtype, key=lambda dtype: dtype.itemsize)
+    limit = TOLERANCE
+    if precision.itemsize < 4:  # large logits are rounded more coarsely
+        limit = max(COARSE, ROUNDINGS * torch.finfo(precision).eps * float(truth[is_number].abs().max()))
     difference = float((found.float().log_softmax(-1) - truth.float().log_softmax(-1))[is_number].abs().max())
     if not difference <= limit:
-        raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit}")
+        raise DecodingError(f"{name} differ from its own forward by {difference:.2g}; allowed: at most {limit:.2g}")
 
 
 def check_inputs(model: Any, ids: Tensor, unpadded: Tensor) -> None:

@@ -329,7 +329,7 @@ def run_decoder(
         grammar.check_request(decoder.__name__, input_ids.shape[1], length)
         inputs = inputs._replace(grid=inputs.grid or Grid(grammar.width))
     if inputs.grid is None:
-        inputs = inputs._replace(grid=Grid(request.width or 1))
+        inputs = inputs._replace(grid=Grid(int(request.width or 1)))
     elif request.width is not None:
         raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
     target = GenerateModel(model, input_ids, unpadded, length, inputs, law, static)

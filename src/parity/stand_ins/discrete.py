@@ -27,6 +27,7 @@ WRITES = (
     "emu3",
     "emu3p5",
     "imagegpt",
+    "liquid",
     "janus",
     "janus_released",
     "llamagen",
@@ -309,6 +310,21 @@ def imagegpt(folder: Path, codes: int = CODES) -> dict[str, str]:
     colours = torch.rand(codes, 3, generator=torch.Generator().manual_seed(1)) * 2 - 1
     write_json(folder / "imagegpt-small/preprocessor_config.json", {"clusters": colours.tolist()})
     return {"model": "imagegpt-small"}
+
+
+def liquid(folder: Path, codes: int = CODES) -> dict[str, str]:
+    """Write Liquid, which only transformers reads, a folder without image tokenizer; return {"model": its name}."""
+    from transformers import GemmaConfig, GemmaForCausalLM
+
+    model_folder = folder / "Liquid_V1_7B"
+    words = write_tokenizer(model_folder, ["<pad>", "<eos>", "<bos>", "<unconditional>", "<boi>"])
+    config = GemmaConfig(
+        vocab_size=len(words) + codes, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=1, head_dim=16, max_position_embeddings=2048, pad_token_id=0,
+        eos_token_id=1, bos_token_id=2,
+    )  # fmt: skip
+    save(sharpen(GemmaForCausalLM(config), seed=2), model_folder)
+    return {"model": "Liquid_V1_7B"}
 
 
 def janus(

@@ -10,6 +10,7 @@ FAMILIES = {
     "Emu3": "emu3p5",
     "chameleon": "chameleon",
     "emu3": "emu3",
+    "gemma": "liquid",
     "glm_image": "glm_image",
     "imagegpt": "imagegpt",
     "janus": "janus",
