@@ -88,11 +88,11 @@ class Noise:
     number.
     """
 
-    def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
+    def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32, by_numpy: bool = True):
         """Set keys [B] int64, one a row, and the dtype of exponentials and normals: float32 or float64, of the same
-        words."""
+        words. by_numpy: whether a CPU computes words by numpy, which a recorded pass cannot repeat."""
         self.keys, self.dtype = keys, dtype
-        self.array = keys.device.type == "cpu"
+        self.array = by_numpy and keys.device.type == "cpu"
         self.streams = self._make_streams()  # [USES, B] keys of each use
         self.counters: Any = ()  # counters of a stream's elements, in words
 
@@ -127,7 +127,7 @@ class Noise:
 
     def take(self, rows: Tensor) -> "Noise":
         """Return the noise of the rows with these numbers [n]."""
-        return Noise(self.keys[rows], self.dtype)
+        return Noise(self.keys[rows], self.dtype, self.array)
 
     def replace(self, rows: Tensor, keys: Tensor) -> None:
         """Replace the keys of the rows with these numbers [n], in place."""
@@ -158,10 +158,14 @@ def check_seed(seed: Any) -> int:
 
 
 def counted_noise(
-    seed: int, rows: range, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    seed: int,
+    rows: range,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    by_numpy: bool = True,
 ) -> Noise:
     """Make the noise of rows that have no prompt, keyed by their numbers and a seed or any other whole number of 64
-    bits; the equality tests draw samples with it."""
+    bits; the equality tests draw samples with it. by_numpy: see `Noise`."""
     keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
     # a product of tensors wraps modulo 2^64
-    return Noise(_mix(keys * GOLDEN + torch.full_like(keys, _wrap_to_int64(int(seed))) * MIX2), dtype)
+    return Noise(_mix(keys * GOLDEN + torch.full_like(keys, _wrap_to_int64(int(seed))) * MIX2), dtype, by_numpy)

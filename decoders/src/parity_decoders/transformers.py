@@ -318,8 +318,7 @@ def run_decoder(
             "allowed: processors of scores alone"
         )
     seed = int(torch.randint(2**62, (), device="cpu")) if request.seed is None else check_seed(request.seed)
-    noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device)
-    noise.array = noise.array and not static  # a graph has no calls of numpy
+    noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device, by_numpy=not static)
     longest = int(unpadded.sum(1).max())
     if guidance is not None and guidance.ids is not None:
         longest = max(longest, guidance.ids.shape[1])

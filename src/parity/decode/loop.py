@@ -13,6 +13,7 @@ The part of a kind is in `parity.decode.<kind>`, imported by name, so that an ed
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,7 @@ def load(
     models = importlib.import_module(f"parity.models.{kind}.load")
     dtype = getattr(torch, spec.get("dtype", "float32"))
     loaded = models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
-    if kind == "discrete":
-        loaded.captured = captured
-    return loaded
+    return replace(loaded, captured=captured) if kind == "discrete" else loaded
 
 
 def slice_rows(rows: Rows, which: slice) -> Rows:
