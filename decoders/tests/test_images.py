@@ -70,7 +70,7 @@ def janus():
 
 
 def test_janus_draws_what_its_own_generate_draws(janus):
-    """With greedy sampling, where no random number enters, guided as by its own loop."""
+    """With greedy sampling, where no random number enters, guided as its own loop guides."""
     ids = PROMPTS["input_ids"]
     mask = torch.ones_like(ids)  # all ones, as Janus' own loop reads the padding
     keywords = {"pad_token_id": PAD, "bos_token_id": BOS, "do_sample": False}

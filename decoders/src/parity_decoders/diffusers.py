@@ -41,7 +41,7 @@ def use_decoder(pipe: Any, decoder: Callable[..., Any] | None, **options: Any) -
     """Draw the image tokens of a pipeline with a decoder of `parity_decoders.transformers`, in place of the one before,
     if any; with None, as the pipeline does by itself.
 
-    options: keywords of `generate` that the decoder has, but for those in OF_PIPELINE. Raises DecodingError for another
+    options: keywords of `generate` that the decoder has, except those in OF_PIPELINE. Raises DecodingError for another
     pipeline, for what is not a decoder, and for options that it does not have.
     """
     model: Any = getattr(pipe, "vision_language_encoder", None)
