@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from parity_decoders.families import emu3p5
+from parity_decoders.families.emu3p5_prompts import SPECIAL, START
 from parity_decoders.images import image_model
 
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -214,7 +215,7 @@ class Emu3p5(Captioned):
     tokens = range(21, 53)
 
     def __init__(self) -> None:
-        bos = self.tokens[0] - len(emu3p5.SPECIAL) + emu3p5.SPECIAL.index(emu3p5.START)
+        bos = self.tokens[0] - len(SPECIAL) + SPECIAL.index(START)
         sizes = TEXT | {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": self.tokens.stop, "pad_token_id": PAD}
         self.owner = spread_weights(emu3p5.Emu3p5(emu3p5.Emu3p5Config(**sizes, bos_token_id=bos, eos_token_id=EOS)))
         with torch.no_grad():  # sharper attention, so that positions matter

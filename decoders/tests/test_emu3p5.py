@@ -12,16 +12,17 @@ from transformers import Qwen3ForCausalLM
 
 from parity_decoders.errors import DecodingError
 from parity_decoders.families import emu3p5
+from parity_decoders.families.emu3p5_prompts import SPECIAL, START, encode_prompts, read_tokenizer
 from parity_decoders.images import image_model
 from parity_decoders.transformers import ar, sjd_coupled
 
 N_WORDS = 260  # every byte, and four pairs
 PAIRS = (b"re", b"d ", b"red", b" f")
-VOCAB = N_WORDS + len(emu3p5.SPECIAL) + 32
+VOCAB = N_WORDS + len(SPECIAL) + 32
 CONFIG = {
     **TEXT, "model_type": "Emu3", "num_key_value_heads": 2, "head_dim": 16, "vocab_size": VOCAB, "rms_norm_eps": 1e-6,
     "hidden_act": "silu", "rope_theta": 500.0, "rope_scaling": None, "max_position_embeddings": 256,
-    "pad_token_id": N_WORDS, "bos_token_id": N_WORDS + emu3p5.SPECIAL.index(emu3p5.START),
+    "pad_token_id": N_WORDS, "bos_token_id": N_WORDS + SPECIAL.index(START),
 }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_a_damaged_table_of_byte_pairs_is_one_line(folder, table):
     file = folder / "emu3.tiktoken"
     file.unlink() if table is None else file.write_text(table)
     with pytest.raises(DecodingError, match=r"emu3.tiktoken: (no such file|not a table of byte pairs); allowed: that"):
-        emu3p5.read_tokenizer(folder)
+        read_tokenizer(folder)
 
 
 def merge_pairs(piece):
@@ -98,7 +99,7 @@ def merge_pairs(piece):
 
 
 def test_words_are_merged_in_the_order_of_their_ids(folder):
-    words = emu3p5.read_tokenizer(folder)
+    words = read_tokenizer(folder)
     rng = random.Random(0)
     for _ in range(200):
         text = "".join(rng.choice("red fé京😀") for _ in range(rng.randint(0, 30))).replace(" ", "")
@@ -109,8 +110,8 @@ def test_words_are_merged_in_the_order_of_their_ids(folder):
 
 
 def test_prompts_are_those_of_the_authors(folder):
-    words = emu3p5.read_tokenizer(folder)
-    inputs, unconditional = emu3p5.encode_prompts(words, ["a red {} fox", "b"], 64, 48)
+    words = read_tokenizer(folder)
+    inputs, unconditional = encode_prompts(words, ["a red {} fox", "b"], 64, 48)
     decode = lambda ids: words.decode(ids.tolist(), skip_special_tokens=False)  # noqa: E731
     size = " ASSISTANT: <|extra_100|><|image start|>64*48<|image token|>"
     first, second = map(decode, inputs["input_ids"])
@@ -128,7 +129,7 @@ def test_prompts_are_those_of_the_authors(folder):
 def test_the_image_s_end_is_in_place_of_the_last_separator():
     case = Emu3p5()
     first = case.tokens[0]
-    names = {name: first - len(emu3p5.SPECIAL) + i for i, name in enumerate(emu3p5.SPECIAL)}
+    names = {name: first - len(SPECIAL) + i for i, name in enumerate(SPECIAL)}
     line, end = names["<|extra_200|>"], names["<|image end|>"]
     images = image_model(case.owner, rows=2, columns=3)
     assert images.forced.tolist() == [-1, -1, -1, line, -1, -1, -1, end]

@@ -280,7 +280,7 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
 def emu3p5(folder: Path, codes: int = CODES) -> dict[str, str]:
     """Write Emu3.5, a folder of shards with the authors' config.json and table of byte pairs, and its image tokenizer.
     Return their paths in `folder` as "model" and "vq"."""
-    from parity_decoders.families.emu3p5 import SPECIAL, START
+    from parity_decoders.families.emu3p5_prompts import SPECIAL, START
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     model_folder = folder / "Emu3.5-Image"

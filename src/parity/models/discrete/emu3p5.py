@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity_decoders.families import emu3p5
-from parity_decoders.families.emu3p5 import BEGIN, IMAGE, INSTRUCTION, LINE, SPECIAL, START, TURN, UNCONDITIONAL
+from parity_decoders.families import emu3p5, emu3p5_prompts
+from parity_decoders.families.emu3p5_prompts import BEGIN, IMAGE, INSTRUCTION, LINE, SPECIAL, START, TURN, UNCONDITIONAL
 from parity_decoders.protocols.discrete import Encoder
 from torch import nn
 
@@ -50,7 +50,7 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
             f"{folder}: no norms of queries; allowed: Emu3.5, or of Emu3 a folder in transformers' layout"
         )
     side = (pixels or 1024) // STRIDE
-    codes = emu3p5.read_config(folder).vocab_size - emu3p5.read_tokenizer(folder).get_vocab_size()
+    codes = emu3p5.read_config(folder).vocab_size - emu3p5_prompts.read_tokenizer(folder).get_vocab_size()
     return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
 
 
@@ -64,7 +64,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     config = emu3p5.read_config(folder)
     if component in ("drafter", "heads"):
         return llama.load_companion(component, files[component], config, device, dtype)
-    words = emu3p5.read_tokenizer(folder)
+    words = emu3p5_prompts.read_tokenizer(folder)
     first = words.get_vocab_size()
     ids = [*range(first, first + s["vocab"]), words.token_to_id(LINE)]
     return llama.load_network(config, folder, ids, s["vocab"], NETWORK, device, dtype)
@@ -75,7 +75,7 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     caption; both begin the image and say its size."""
     s = sizes(manifest)
     folder = Path(manifest["files"]["model"])
-    words = emu3p5.read_tokenizer(folder)
+    words = emu3p5_prompts.read_tokenizer(folder)
     start = words.encode(START).ids
     end = words.encode(f"{TURN}{BEGIN}{s['rows']}*{s['columns']}{IMAGE}").ids
     unconditional = start + words.encode(UNCONDITIONAL).ids + end
