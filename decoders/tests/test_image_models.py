@@ -2,6 +2,7 @@
 plain decoding, and distributions those that are enumerated."""
 
 import copy
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ CASES = {
     "glm_image": GlmImage, "emu3": Emu3, "emu3p5": Emu3p5, "janus": Janus, "chameleon": Chameleon, "imagegpt": ImageGPT,
     "liquid": Liquid,
 }  # fmt: skip
+REQUESTS = int(os.environ.get("PARITY_REQUESTS", "50"))  # random requests to each model
 FIRST = torch.tensor([], dtype=torch.long)
 EXACT = [m for m in decoders.METHODS if m not in ("gsd", "sjd_pp", "sjd_sv", "sjd_vp", "zipar", "pjd")]
 COUPLED = ["sjd_coupled", "mtj", "mtj_draft"]
@@ -73,7 +75,7 @@ def measure_difference(case, request, change=lambda x: x):
     return largest
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_windows_and_trees_have_the_logits_of_forward(case, seed):
     request = case.make_request(seed, same=True, guided=False)
     assert measure_difference(case, request) < 1e-5 * float(case.compute_logits(request, 0, FIRST).abs().max())
@@ -129,7 +131,7 @@ def add_draft(case, method):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize("seed", [0, 1, 2, 5])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_greedy_tokens_are_those_of_plain_generate(case, method, seed):
     request = case.make_request(seed)
     plain = case.model.generate(request.ids, **request.keywords, do_sample=False)
@@ -166,7 +168,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(range(12)), pytest.param(range(12, 200), marks=pytest.mark.long)], ids=["few", "many"]
+    "seeds", [pytest.param(range(12)), pytest.param(range(12, REQUESTS), marks=pytest.mark.long)], ids=["few", "many"]
 )
 def test_coupled_decoders_draw_the_tokens_of_plain_decoding(case, seeds):
     for seed in seeds:

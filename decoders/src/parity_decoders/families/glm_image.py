@@ -14,6 +14,7 @@ from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs
 from parity_decoders.grid import make_grid
 from parity_decoders.images import ImageModel, lay_out_rows
+from parity_decoders.slots import name_cache
 
 KEYWORDS = ("image_grid_thw", "images_per_sample", "pixel_values", "mm_encoder_outputs")
 
@@ -57,7 +58,7 @@ def read_inputs(model: Any, ids: Tensor, unpadded: Tensor, keywords: dict[str, A
         images_per_sample=keywords.get("images_per_sample"),
         inputs_embeds=None,
         attention_mask=unpadded.long(),
-        past_key_values=None,
+        **{name_cache(model): None},
     )
     starts = prompt[0, :, -1] + 1
     new = [find_positions(int(start), grid, length) for start, grid in zip(starts, targets, strict=True)]
