@@ -158,6 +158,8 @@ def test_glm_image_draws_what_the_pipeline_upsamples():
     grids = torch.tensor([[1, 2, 3], [1, 1, 2]])
     inputs = {"input_ids": torch.tensor([[60, 40]]), "image_grid_thw": grids, "images_per_sample": torch.tensor([2])}
     request = images.make_request(inputs)
+    with pytest.raises(DecodingError, match="pixel_values without image_grid_thw"):
+        images.make_request({"input_ids": inputs["input_ids"], "pixel_values": torch.zeros(1, case.patch)})
     drawn = case.model.generate(**request, do_sample=False, custom_generate=sjd_coupled)
     assert torch.equal(drawn, case.model.generate(**request, do_sample=False))
 

@@ -53,8 +53,10 @@ class ImageModel:
 
         inputs, unconditional: `input_ids` [B, P] and `attention_mask` of the prompts and of those without caption, as
         the processor returns them, and of `inputs` what else the model reads. Without unconditional prompts there is no
-        guidance. Raises DecodingError if they have another number of rows.
+        guidance. Raises DecodingError if they have another number of rows, or inputs do not belong together.
         """
+        if check := getattr(find_family(self.model), "check_inputs", None):
+            check(inputs)
         ids = inputs["input_ids"]
         read = ("input_ids", "attention_mask", *list_keywords(self.model))
         request = {key: inputs[key] for key in read if key in inputs}

@@ -4,6 +4,7 @@ A token has three positions: those of the prompt are the model's own (`compute_3
 columns that begins at s has (s, s + row, s + column), and the next one begins at s + max(h, w).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,6 +18,12 @@ from parity_decoders.images import ImageModel, lay_out_rows
 from parity_decoders.slots import name_cache
 
 KEYWORDS = ("image_grid_thw", "images_per_sample", "pixel_values", "mm_encoder_outputs")
+
+
+def check_inputs(inputs: Mapping[str, Any]) -> None:
+    """Raise DecodingError for source images without their grids: `generate` encodes them before a decoder is called."""
+    if inputs.get("pixel_values") is not None and inputs.get("image_grid_thw") is None:
+        raise DecodingError("pixel_values without image_grid_thw; allowed: both of GlmImageProcessor, or neither")
 
 
 def read_inputs(model: Any, ids: Tensor, unpadded: Tensor, keywords: dict[str, Any], length: int) -> Inputs:
