@@ -392,7 +392,7 @@ def measure_generate(bench: Bench) -> Iterator[Row]:
 
 
 def make_glm_image(bench: Bench) -> tuple[Any, torch.Tensor, dict[str, Any]]:
-    """Make GLM-Image with random weights, of its published size but for the vision tower, which text to image does not
+    """Make GLM-Image with random weights, of its published size except the vision tower, which text to image does not
     call; the ids of a prompt; and the keywords of `generate` for an image of 1,024 x 1,024, which runs to its end."""
     from transformers import GlmImageConfig, GlmImageForConditionalGeneration
 

@@ -160,6 +160,12 @@ def test_glm_image_draws_what_the_pipeline_upsamples():
     request = images.make_request(inputs)
     with pytest.raises(DecodingError, match="pixel_values without image_grid_thw"):
         images.make_request({"input_ids": inputs["input_ids"], "pixel_values": torch.zeros(1, case.patch)})
+    for sizes in ([[1, 3, 2], [1, 1, 2]], [[1, 2, 3], [1, 2, 2]], [[1, 2, 3]]):
+        with pytest.raises(DecodingError, match=r"image_grid_thw: .* for an image model of 9 tokens, 3 in a row"):
+            images.make_request(inputs | {"image_grid_thw": torch.tensor(sizes), "images_per_sample": None})
+    from_source = image_model(case.model, rows=2, columns=3, preview=None)
+    source = {"pixel_values": torch.zeros(1, case.patch), "images_per_sample": torch.tensor([2])}
+    from_source.make_request(inputs | source | {"image_grid_thw": torch.tensor([[1, 1, 1], [1, 2, 3]])})
     drawn = case.model.generate(**request, do_sample=False, custom_generate=sjd_coupled)
     assert torch.equal(drawn, case.model.generate(**request, do_sample=False))
 
@@ -171,8 +177,9 @@ def test_what_is_no_image_model_is_one_line(emu3):
         image_model(text)
     with pytest.raises(DecodingError, match="image_model: height; allowed: rows, columns"):
         image_model(emu3, height=720)
-    with pytest.raises(DecodingError, match="image_model: rows: 0; allowed: int, ge 1"):
-        image_model(emu3, rows=0)
+    for owner in (emu3, Chameleon().owner):
+        with pytest.raises(DecodingError, match="image_model: rows: 0; allowed: int, ge 1"):
+            image_model(owner, rows=0)
     with pytest.raises(DecodingError, match=r"clusters of shape \[3, 3\]; allowed: \[40, 3\]"):
         image_model(ImageGPT().owner, clusters=torch.zeros(3, 3))
 
@@ -181,6 +188,9 @@ def test_requests_that_do_not_fit_the_grammar_are_one_line(emu3):
     images = image_model(emu3, rows=2, columns=2)
     with pytest.raises(DecodingError, match="unconditional: input_ids of 1 rows; allowed: 2"):
         images.make_request(PROMPTS, {"input_ids": EMPTY["input_ids"][:1]})
+    images.make_request(PROMPTS | {"image_sizes": [[2, 2], [2, 2]]})
+    with pytest.raises(DecodingError, match=r"image_sizes: \[2, 3\]; allowed: \[2, 2\]"):
+        images.make_request(PROMPTS | {"image_sizes": [[2, 2], [2, 3]]})
     request = images.make_request(PROMPTS) | {"do_sample": True, "custom_generate": sjd_coupled}
     for change, message in (
         ({"max_new_tokens": 7}, "max_new_tokens 7 for an image of 6 tokens"),

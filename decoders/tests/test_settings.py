@@ -54,7 +54,7 @@ def hook(layer, change, kind="register_forward_hook", part=None):
 
 def add_at(places):
     """Make a function that adds VECTOR at the positions of a pass that places(S) [S] marks."""
-    return lambda x: x + VECTOR * places(torch.arange(x.shape[1]), x.shape[1])[:, None]
+    return lambda x: x + VECTOR.to(x) * places(torch.arange(x.shape[1]), x.shape[1])[:, None]
 
 
 def count_steps(model):
@@ -112,6 +112,18 @@ def test_what_differs_from_pass_to_pass_is_refused(name):
     model = make_model("llama")
     PER_PASS[name](model)
     assert_refused(model, "differ from its own forward")
+
+
+@pytest.mark.parametrize("scale", [1, 8])
+def test_rounding_of_large_logits_is_no_fault_and_hooks_are(scale):
+    """In bfloat16 numbers of 32 are a quarter apart."""
+    model = make_model("gemma")
+    with torch.no_grad():  # Gemma's norm multiplies by one more than its weight
+        model.model.norm.weight.add_(1).mul_(scale).sub_(1)
+    model.bfloat16()
+    assert generate(model, "sjd_coupled").shape[1] == IDS.shape[1] + 24
+    PER_PASS["passes of one position"](model)
+    assert_refused(model, "differ from its own forward", ["sjd_coupled"])
 
 
 def test_a_hook_of_a_model_that_was_right_is_seen():

@@ -56,7 +56,7 @@ class ImageModel:
         guidance. Raises DecodingError if they have another number of rows, or inputs do not belong together.
         """
         if check := getattr(find_family(self.model), "check_inputs", None):
-            check(inputs)
+            check(self, inputs)
         ids = inputs["input_ids"]
         read = ("input_ids", "attention_mask", *list_keywords(self.model))
         request = {key: inputs[key] for key in read if key in inputs}

@@ -126,8 +126,8 @@ class GenerateModel:
         """Feed the network all of the prompts but their last tokens.
 
         prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length:
-        the most new tokens; inputs: the prompts as the network reads them; law: turns logits into the law to sample,
-        with the unconditional prompts if guided; static: see TokenModel.
+        the most new tokens; inputs: the prompts as the network reads them; law: turns logits into the distribution to
+        sample, with the unconditional prompts if guided; static: see TokenModel.
         """
         self.static = static
         self.rows = len(prompts)

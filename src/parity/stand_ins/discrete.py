@@ -58,11 +58,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with whi
     },
 }  # fmt: skip
 SMALL_TOKENIZER = VQConfig(CODES, 8, 32, (1, 1, 1, 1, 1), 1, 32)
-PIXELS = {
-    "chameleon": 128,
-    "emu3": 48,
-    "emu3p5": 96,
-}  # pictures of these stand-ins have so many pixels a side, which no file says
+PIXELS = {"chameleon": 128, "emu3": 48, "emu3p5": 96}  # pixels of an image's side, which no file says
 CHAMELEON_WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
 EMU3_WORDS = [
     "<|endoftext|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>", "<|image token|>",

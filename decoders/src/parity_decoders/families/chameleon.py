@@ -46,7 +46,7 @@ def make_image_model(
     """
     vq = model.config.vq_config
     side = vq.resolution // 2 ** (len(vq.channel_multiplier) - 1)
-    rows, columns = rows or side, columns or side
+    rows, columns = (side if size is None else size for size in (rows, columns))
     mapping = model.model.vocabulary_mapping
     codes = torch.tensor([mapping.img2bpe[code] for code in range(len(mapping.img2bpe))])
     to_code = torch.zeros(int(codes.max()) + 1, dtype=torch.long).scatter(0, codes, torch.arange(len(codes)))

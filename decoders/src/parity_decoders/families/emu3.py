@@ -1,11 +1,23 @@
 """Emu3: rows of visual tokens, each with a separator after it. Source: BAAI's released code; Emu3 of transformers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from parity_decoders.errors import DecodingError
 from parity_decoders.images import ImageModel, lay_out_rows
+
+
+def check_inputs(images: ImageModel, inputs: Mapping[str, Any]) -> None:
+    """Raise DecodingError for prompts that say another size than the image model's: `image_sizes` of the processor."""
+    expected = [images.length // images.width, images.width - 1]
+    for size in inputs.get("image_sizes", ()):
+        if [*map(int, size)] != expected:
+            raise DecodingError(
+                f"image_sizes: {[*map(int, size)]}; allowed: {expected}, rows and columns of image_model"
+            )
 
 
 def make_image_model(model: Any, rows: int = 90, columns: int = 90) -> ImageModel:

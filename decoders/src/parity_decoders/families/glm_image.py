@@ -20,10 +20,22 @@ from parity_decoders.slots import name_cache
 KEYWORDS = ("image_grid_thw", "images_per_sample", "pixel_values", "mm_encoder_outputs")
 
 
-def check_inputs(inputs: Mapping[str, Any]) -> None:
-    """Raise DecodingError for source images without their grids: `generate` encodes them before a decoder is called."""
-    if inputs.get("pixel_values") is not None and inputs.get("image_grid_thw") is None:
-        raise DecodingError("pixel_values without image_grid_thw; allowed: both of GlmImageProcessor, or neither")
+def check_inputs(images: ImageModel, inputs: Mapping[str, Any]) -> None:
+    """Raise DecodingError for source images without their grids, which `generate` encodes before a decoder is called,
+    and for grids of another size than the image model's."""
+    grids, has_sources = inputs.get("image_grid_thw"), inputs.get("pixel_values") is not None
+    if grids is None:
+        if has_sources:
+            raise DecodingError("pixel_values without image_grid_thw; allowed: both of GlmImageProcessor, or neither")
+        return
+    counts = inputs.get("images_per_sample")
+    for own in grids.split([len(grids)] if counts is None else counts.tolist()):
+        targets = own[-1:] if has_sources else own  # the image, and without source images its preview
+        if int(targets[:, 1:].prod(1).sum()) + 1 != images.length or int(targets[0, 2]) != images.width:
+            raise DecodingError(
+                f"image_grid_thw: {targets[:, 1:].tolist()} for an image model of {images.length} tokens, "
+                f"{images.width} in a row; allowed: rows, columns and preview of image_model"
+            )
 
 
 def read_inputs(model: Any, ids: Tensor, unpadded: Tensor, keywords: dict[str, Any], length: int) -> Inputs:
