@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from parity_certify.joint_tests import digits
+from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
+from parity_decoders.speculators import EagleDrafter
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -27,7 +29,6 @@ from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, Enumerated
 from parity.equality.targets.discrete import compute_law
 from parity.models import fetch
-from parity.models.discrete.cached import Cached, EagleDrafter
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.models.discrete.tabular import TabularDrafter
 from parity.stand_ins import write

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from common import parse_flags
 from docs_figures import keep_benchmark
+from parity.models.discrete.cached import logits_pass
+from parity_decoders.compiling import CompiledPass
 from parity_decoders.discrete.ar import ar
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.engine import Sampled
+from parity_decoders.sampling import TokenSampling
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
-from parity.models.compiling import CompiledPass
-from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 
 SIZE = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=24, caption_dim=128, multiple_of=64)

@@ -27,13 +27,15 @@ from typing import Any
 import torch
 from gains import ROTARY
 from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_network, measure_bandwidth, measure_ms
-from parity_decoders.captured import REACHES, Captured, compile_passes, run_captured
+from parity_decoders.captured import REACHES, Captured, run_captured
+from parity_decoders.compiling import compile_passes
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.engine import Sampled
 from parity_decoders.families.inputs import read_inputs
 from parity_decoders.passes import Passes
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
 from parity_decoders.slots import SlotNetwork
 from parity_decoders.steps import Step
 

@@ -25,7 +25,9 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.compiling import CompiledPass
+from parity_decoders.engine import Sampled, add_companions, logits_pass
+from parity_decoders.sampling import TokenSampling
 from parity_decoders.steps import Step
 from torch import Tensor, nn
 
@@ -34,10 +36,8 @@ from parity.base.devices import check, is_out_of_memory
 from parity.base.row_noise import batch_noise
 from parity.decode.output_buffer import now
 from parity.experiment.options import cap_small, methods, needs, options
-from parity.models.compiling import CompiledPass
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import Cached, add_companions, logits_pass
 from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}

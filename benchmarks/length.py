@@ -26,8 +26,10 @@ from typing import Any
 import torch
 import yaml
 from docs_figures import keep_benchmark
+from parity_decoders.engine import Network, Sampled
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
+from parity_decoders.speculators import EagleDrafter, FeatureHeads
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -38,7 +40,6 @@ from parity.experiment.options import claim, is_coupled, measure_reach, needs, o
 from parity.metrics.likelihood import teacher_forced_logits
 from parity.models import fetch
 from parity.models.discrete import llama, llamagen
-from parity.models.discrete.cached import Cached, EagleDrafter, FeatureHeads
 from parity.models.discrete.llama import select_batch_ids
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.report.verdicts import find_shift

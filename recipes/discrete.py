@@ -11,8 +11,8 @@ from parity.base.weights import load_network, load_weights, sha256
 from parity.embedded import scenes
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
-from parity.models.discrete.cached import compute_features
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_companion
+from parity.models.discrete.prompts import compute_features
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
 from parity.train.companions import HIDDEN, STREAM, initialise

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_decoders.engine import Sampled
 from parity_decoders.families.emu3p5 import load_emu3p5
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
 from torch import Tensor
 
 from parity.decode.discrete import Decoded, record
-from parity.models.discrete.cached import Cached
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.stand_ins import write
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from decoders.tests.architectures import CONFIGURATIONS, make_model
 
-from parity_decoders import slots
+from parity_decoders import cache
 from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.slots import SlotNetwork
 
@@ -41,7 +41,7 @@ def make_network(model) -> SlotNetwork:
 @pytest.fixture(params=[1, 16])
 def aligned(request, monkeypatch):
     """How many slots a pass reads a multiple of, as on a CPU and as on a GPU."""
-    monkeypatch.setitem(slots.MULTIPLES, "cpu", request.param)
+    monkeypatch.setitem(cache.MULTIPLES, "cpu", request.param)
     return request.param
 
 
@@ -87,7 +87,7 @@ def test_trees_have_the_laws_of_forward(model, aligned):
     paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 1, 4], [0, 2, 5], [0, 1, 3, 6]]
     nodes = torch.randint(3, 40, (2, 7), generator=torch.Generator().manual_seed(3))
     root = torch.tensor([[4], [6]])
-    logits = network.tree(nodes, root + offset, parents)
+    logits = network.tree(nodes, root + offset, parents).logits
     assert network.cache.end % aligned == 0
     for row in range(2):
         for node, path in enumerate(paths):
@@ -108,7 +108,7 @@ def test_final_nodes_are_seen_by_later_branches(model):
         n.logits(torch.full((2, 1), int(fourth)), torch.full((2, 1), 4))
     nodes = tokens[:, [4, 5, 8, 9]]
     nodes[:, 0] = tokens[0, 4]
-    logits = network.tree(nodes, torch.tensor([[4, 5, 8, 9]] * 2), torch.tensor([[FINAL, 0, FINAL, 2]] * 2))
+    logits = network.tree(nodes, torch.tensor([[4, 5, 8, 9]] * 2), torch.tensor([[FINAL, 0, FINAL, 2]] * 2)).logits
     truth = fresh.logits(nodes[:, 2:], torch.tensor([[8, 9]] * 2))
     torch.testing.assert_close(logits[:, 2:], truth, atol=1e-4, rtol=1e-4)
     for row in range(2):
@@ -123,8 +123,8 @@ def test_nodes_that_are_kept_are_what_later_passes_see(model):
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
     network.logits(feed[:, :7], torch.arange(-1, 6).expand(2, -1))
     nodes = torch.randint(3, 40, (2, 4), generator=torch.Generator().manual_seed(3))
-    network.tree(nodes, torch.tensor([[6, 7, 7, 8]] * 2), torch.tensor([[-1, 0, 0, 2]] * 2))
-    network.keep(torch.tensor([[0, 2, 3], [0, 1, -1]]))
+    tree = network.tree(nodes, torch.tensor([[6, 7, 7, 8]] * 2), torch.tensor([[-1, 0, 0, 2]] * 2))
+    network.keep(tree, torch.tensor([[0, 2, 3], [0, 1, -1]]))
     positions = torch.tensor([[9, 10], [8, 9]])
     logits = network.logits(torch.tensor([[13, 14], [15, 16]]), positions)
     rows = [[*nodes[0, [0, 2, 3]], 13, 14], [*nodes[1, [0, 1]], 15, 16]]

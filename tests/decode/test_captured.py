@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from parity_decoders import captured, verification
-from parity_decoders.captured import compile_passes, run_captured
+from parity_decoders.captured import run_captured
+from parity_decoders.compiling import compile_passes
 from parity_decoders.discrete import ar, mtj, sjd_coupled
 
 from decoders.tests.tape import Tape

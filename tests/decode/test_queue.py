@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from parity_decoders import captured, verification
+from parity_decoders.engine import Sampled
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
 from parity_decoders.sequence_buffer import SequenceBuffer
+from parity_decoders.speculators import EagleDrafter
 
 from decoders.tests.tape import Tape
 from parity.decode import loop
@@ -19,7 +21,6 @@ from parity.decode.shard_io import TIMES
 from parity.experiment import options
 from parity.models import add, fetch
 from parity.models.discrete import cached
-from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter

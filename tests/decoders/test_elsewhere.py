@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from parity.models.discrete.cached import add_companions
+from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.continuous import Pair, Start, draw_order
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
 from parity_decoders.steps import Step
 
 from parity.decode import anysubset, continuous, discrete
@@ -18,7 +20,6 @@ from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import add_companions
 from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
 from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model

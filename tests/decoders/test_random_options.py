@@ -9,14 +9,15 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
+from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
+from parity_decoders.speculators import EagleDrafter, FeatureHeads
 
 from parity.base.errors import ConfigError
 from parity.decode.discrete import record
 from parity.decode.loop import Queue
 from parity.experiment.options import declaration, is_coupled, methods, needs, options
-from parity.models.discrete.cached import EagleDrafter, FeatureHeads
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, make_companion
 from tests.tables import import_decoder
 

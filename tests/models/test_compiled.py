@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from parity.models.discrete.cached import SlotCache
+from parity_decoders.compiling import CompiledPass
 
 from parity.decode import loop
 from parity.experiment.options import options
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.models.compiling import CompiledPass
-from parity.models.discrete.cached import SlotCache
 
 
 @pytest.mark.parametrize("method", ["sjd_coupled", "mtj"])

@@ -6,13 +6,14 @@ import pytest
 import torch
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
+from parity_decoders.engine import Sampled
 from parity_decoders.protocols.discrete import FINAL
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import TokenSampling
+from parity_decoders.speculators import EagleDrafter, FeatureHeads, add_companions
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
-from parity.models.discrete.cached import EagleDrafter, FeatureHeads, add_companions
 from parity.models.discrete.llamagen import (
     Block,
     FeatureDrafter,

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from parity_decoders.sampling import TokenSampling
+from parity_decoders.speculators import Heads
 from torch import nn
 
-from parity.models.discrete.companions import Heads
 from parity.train import losses
 
 DIM, VOCAB, LENGTH, WIDTH, ROWS = 8, 11, 12, 4, 3

@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from parity.models.discrete.cached import logits_pass
 from parity_decoders import window
 from torch.nn.functional import pad
 
 import parity
-from parity.models.discrete.cached import logits_pass
 from parity.verify import verify
 from tests.workflow.conftest import ROOT
 

@@ -1,4 +1,4 @@
-"""A decoder's pass as one graph: compiled whole, and captured, so that repeating it costs the host one call."""
+"""A decoder's pass captured as a graph, so that repeating it costs the host one call."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,45 +12,6 @@ from parity_decoders.passes import Passes
 from parity_decoders.steps import Step
 
 REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
-MOST = 64  # graphs of a pass that are compiled
-
-
-class CompiledSteps:
-    """A decoder's pass compiled as one graph: the network, guidance, filters, noise, drafts and verification. The first
-    pass runs as it is, because it makes room. If compilation fails, a line says so and all passes run as they are."""
-
-    def __init__(self, run: Callable[[], Step]):
-        """Set the pass."""
-        self.run = run
-        self.compiled: Callable[[], Step] | None = None
-
-    def __call__(self) -> Step:
-        """Make a pass and return its step."""
-        if self.compiled is None:
-            step = self.run()
-            name = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
-            setattr(torch._dynamo.config, name, MOST)  # the latter before torch 2.7
-            self.compiled = torch.compile(self.run, fullgraph=True, dynamic=False)
-            return step
-        if self.compiled is not self.run:
-            try:
-                return self.compiled()
-            except torch._dynamo.exc.TorchDynamoException as error:
-                self.compiled = self.run
-                say_failed("a whole pass", error)
-        return self.run()
-
-
-def compile_passes(steps: Iterator[Step]) -> None:
-    """Compile the passes of a decoder whole, if they repeat; others only have their network compiled."""
-    if isinstance(steps, Passes) and steps.line.static:
-        steps.run = CompiledSteps(steps.run)
-
-
-def say_failed(name: str, error: Exception) -> None:
-    """Print that compilation of a function ended with an error."""
-    cause = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-    print(f"compile: {name}: {cause}; it runs as it is", file=sys.stderr)
 
 
 class Recording(Protocol):

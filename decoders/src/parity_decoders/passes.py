@@ -25,8 +25,9 @@ class Passes(Iterator[Step]):
 
     @torch.inference_mode()
     def __next__(self) -> Step:
-        """Let waiting rows begin in the places of those that are done, and make a pass."""
+        """Let waiting rows begin in the places of those that are done, or let the model drop these, and make a pass."""
         self.line.take_waiting_rows()
         if self.line.is_done():
             raise StopIteration
+        self.line.release_done_rows()
         return self.run()

@@ -12,6 +12,7 @@ from transformers.generation import logits_process
 
 from parity_decoders.errors import DecodingError
 from parity_decoders.grammar import ImageGrammar
+from parity_decoders.protocols.discrete import TreePass
 from parity_decoders.sampling import top_p_filter
 from parity_decoders.undefined import find_undefined
 
@@ -217,3 +218,48 @@ def ask_slots(processor: Any, prefixes: "list[list[Tensor]] | None", scores: Ten
             for row, slot in asked:
                 result[row, slot] = answer[row]
     return result
+
+
+class Prefixes:
+    """The tokens before each slot of a pass, which some processors read."""
+
+    def __init__(self, prompts: Tensor, length: int):
+        """Begin with the prompts [B, P]. length: the most new tokens."""
+        self.prompts, self.length = prompts, length
+        # the token at each position, the prompt's last token first
+        self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
+
+    def begin_anew(self) -> "Prefixes":
+        """Return prefixes of the same prompts, for another model."""
+        return Prefixes(self.prompts, self.length)
+
+    def read(self, tokens: Tensor, positions: Tensor) -> list[list[Tensor]]:
+        """Write tokens [B, S] at positions [B, S], and return for each the ids [n] up to it."""
+        self.written.scatter_(1, positions + 1, tokens)
+        return [
+            [torch.cat([self.prompts[b, :-1], self.written[b, : n + 2]]) for n in row]
+            for b, row in enumerate(positions.tolist())
+        ]
+
+    def follow(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> list[list[Tensor]]:
+        """Return for each node of a tree, tokens, positions, parents [B, S], the ids [n] of the prompt, the stored
+        tokens, and its path, the node included."""
+        return [self._follow_row(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(len(tokens))]
+
+    def _follow_row(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
+        """Do as `follow` for row b; parents: negative for a node that follows the stored tokens."""
+        paths: list[Tensor] = []
+        for s, parent in enumerate(parents):
+            if parent < 0:
+                prefix = torch.cat([self.prompts[b, :-1], self.written[b, : positions[s] + 1]])
+            else:
+                prefix = paths[parent]
+            paths.append(torch.cat([prefix, tokens[s : s + 1]]))
+        return paths
+
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Write the tokens of nodes [B, W] of a tree, -1 for none, at their positions."""
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        positions = tree.positions.clamp(max=self.length - 1)
+        self.written[row, positions[row, node] + 1] = tree.tokens[row, node]

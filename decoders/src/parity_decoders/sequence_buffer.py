@@ -22,6 +22,15 @@ def find_end(forced: Tensor) -> int:
     return 1 + int((forced < 0).nonzero().max())
 
 
+def release_rows(model: Any, done: Tensor) -> None:
+    """Let a model compute the rows that are `done` [B] bool no more, if some are, but not all, and it can leave them
+    out: on a CPU, where shapes are not fixed."""
+    if done.device.type == "cpu" and not getattr(model, "static", False) and hasattr(model, "release"):
+        n = int(done.sum())
+        if 0 < n < len(done):
+            model.release(done)
+
+
 class SequenceBuffer:
     """The tokens of each row, final ones and drafts, and how far each row has come; all is changed in place, where a
     captured pass reads it.
@@ -63,12 +72,18 @@ class SequenceBuffer:
 
     def take_waiting_rows(self) -> bool:
         """Let rows that wait in the model's queue begin in the places of rows that are done; return whether any did."""
-        began = self.queue.fill((self.frontier >= self.end).cpu()) if self.waits() else None
+        began = self.queue.fill(self.model, (self.frontier >= self.end).cpu()) if self.waits() else None
         if began is None:
             return False
         self._clear_rows(began)
         self.n_refills += 1
         return True
+
+    def release_done_rows(self) -> None:
+        """Let the model compute rows that are done no more; not where shapes are fixed, nor where rows wait for their
+        places."""
+        if not self.waits():
+            release_rows(self.model, self.frontier >= self.end)
 
     def _clear_rows(self, rows: Tensor) -> None:
         """Set the given rows [B] bool back to their start, without tokens."""

@@ -7,16 +7,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from parity_decoders.cache import SlotCache, SlotLayer, compact_rows
+from parity_decoders.engine import Network, make_additive
 from parity_decoders.errors import DecodingError
-from parity_decoders.layout import ALIGNED, CacheLayout
+from parity_decoders.grid import Grid
 
 # Architectures whose sliding-window masks were compared with their own `forward`, beyond the window.
 SLIDING = frozenset({"mistral", "mixtral", "qwen2", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "phi3"})
-MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of so many slots, by device
 TOLERANCE = 1e-3  # largest difference of log-probabilities between a window of slots and a model's own forward
 COARSE = 0.2  # the same where a model computes in bfloat16, which has 8 significant bits, or the like
 ROUNDINGS = 2  # or there, if that is more, twice the spacing of numbers of the size of the largest logit
@@ -35,38 +35,10 @@ LENGTHS = {
 }
 
 
-class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer. The `cache` that it belongs to says where new ones are stored and how many are
-    read."""
+class CausalLayer(SlotLayer, CacheLayerMixin):
+    """A layer of a `CausalCache`."""
 
     is_sliding = False
-    keys: Tensor
-    values: Tensor
-
-    def __init__(self, cache: "SlotCache"):
-        super().__init__()
-        self.cache = cache
-
-    def stores(self) -> tuple[Tensor, Tensor]:
-        """Return the stored keys and values, each [R, slots, H, D]."""
-        return self.keys, self.values
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate zeros for all slots, with the sizes of the first keys and values [R, H, S, D]."""
-        rows, size = len(key_states), self.cache.size
-        self.keys = key_states.new_zeros(rows, size, key_states.shape[1], key_states.shape[3])
-        self.values = value_states.new_zeros(rows, size, value_states.shape[1], value_states.shape[3])
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store keys and values [R, H, S, D] in the cache's slots; return those of its first `end` slots, [R, H, end,
-        D]."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        rows, slots, end = self.cache.rows, self.cache.slots, self.cache.end
-        self.keys[rows, slots] = key_states.transpose(1, 2)
-        self.values[rows, slots] = value_states.transpose(1, 2)
-        return self.keys[:, :end].transpose(1, 2), self.values[:, :end].transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return how many slots are read, and 0, the first of them, whatever the length of the query."""
@@ -81,34 +53,17 @@ class SlotLayer(CacheLayerMixin):
         return self.cache.size
 
 
-class SlotCache(Cache):
-    """A cache of `size` slots a row, a multiple of `aligned`. Before a pass its caller sets `slots` [R, S], where new
-    keys and values stand, and `end`, how many slots are read."""
+class CausalCache(SlotCache):
+    """A cache of slots, with the one that is handed to a model of transformers, `handed`, of the same layers."""
 
-    def __init__(self, layers: int, rows: int, size: int, device: torch.device):
-        """Make a cache without memory: a layer takes it when it first stores. size: slots of each of the `rows` rows,
-        at least."""
-        self.aligned = MULTIPLES.get(device.type, 1)
-        self.size = size + -size % self.aligned
-        self.end = 0
-        self.rows = torch.arange(rows, device=device)[:, None]
-        self.slots = self.rows[:, :0]
-        self.slot_layers = [SlotLayer(self) for _ in range(layers)]
-        super().__init__(layers=list(self.slot_layers))
+    def __init__(self, layers: int, unpadded: Tensor, length: int, static: bool = False):
+        """Set the slots. See SlotCache."""
+        super().__init__(layers, unpadded, length, static)
+        self.handed = Cache(layers=self.layers)
 
-    def copy_slots(self, rows: Tensor, sources: Tensor, targets: Tensor) -> None:
-        """Copy keys and values of rows from slots `sources` to slots `targets`."""
-        for layer in self.slot_layers:
-            for store in layer.stores():
-                store[rows, targets] = store[rows, sources]
-
-    def widen(self, more: int) -> None:
-        """Add `more` empty slots after the last, at least."""
-        more += -more % self.aligned
-        self.size += more
-        for layer in self.slot_layers:
-            if layer.is_initialized:
-                layer.keys, layer.values = (pad(store, (0, 0, 0, 0, 0, more)) for store in layer.stores())
+    def make_layer(self) -> CausalLayer:
+        """Make a layer that transformers takes for one of its own."""
+        return CausalLayer(self)
 
 
 def find_windows(model: Any) -> list[int | None]:
@@ -179,13 +134,8 @@ def count_positions(model: Any) -> int | None:
     return None
 
 
-class SlotNetwork(CacheLayout):
-    """A causal network with the cache of a batch of prompts, which computes the logits that follow any tokens at any
-    positions.
-
-    ids [R, P]       prompts, padded on the left
-    unpadded [R, P]  bool, false on padding
-    """
+class SlotNetwork(Network):
+    """A causal model of transformers with the cache of a batch of prompts."""
 
     def __init__(
         self,
@@ -196,45 +146,55 @@ class SlotNetwork(CacheLayout):
         padding: Tensor | None = None,
         static: bool = False,
         position_ids: Tensor | None = None,
+        grid: Grid | None = None,
+        forced: Tensor | None = None,
+        vocab: int | None = None,
     ):
-        """Feed the prompts without their last tokens. length: the most new positions; padding [R]: how many columns
-        stand before position 0 of each row, by default those of padding; static: whether shapes of passes are fixed;
-        position_ids [n, R, P + length]: see `Inputs`. Raises DecodingError: see `find_windows`."""
-        super().__init__(pad(unpadded, (0, length), value=False), ids.shape[1], length)
-        self.model = model
+        """Feed the prompts ids [R, P], padded on the left, without their last tokens. See Network.
+
+        unpadded [R, P] bool, false on padding; length: the most new positions; padding [R]: how many columns stand
+        before position 0 of each row, by default those of padding; static: whether shapes of passes are fixed;
+        position_ids [n, R, P + length]: see `Inputs`; forced [length]: None for none; vocab: tokens
+        of the model's logits. Raises DecodingError: see `find_windows`.
+        """
         self.cache_keyword = name_cache(model)
-        self.options = list_options(model)
+        self.options: dict[str, Any] = {"use_cache": True, **list_options(model)}
         self.positions = count_positions(model)
         self.windows = find_windows(model)
         self.window = next(filter(None, self.windows), None)
-        self.padding = ((~unpadded).sum(1) if padding is None else padding)[:, None]
         self.position_ids = position_ids
-        self.cache = SlotCache(len(self.windows), len(ids), self.on.shape[1], ids.device)
-        self.dtype = model.get_input_embeddings().weight.dtype
-        if self.prefix > 1:
-            slots = torch.arange(self.prefix - 1, device=ids.device).expand(len(ids), -1)
-            self.run_pass(ids[:, :-1], slots, slots, self.find_visible(slots), last_only=True)
-        self.static = static
+        words = model.get_input_embeddings().weight[:vocab]
+        if forced is None:
+            forced = torch.full((length,), -1, dtype=torch.long, device=ids.device)
+        grid = grid or Grid(1)
+        super().__init__(
+            model, ids, unpadded, forced, grid.find_widest(), words, padding=padding, static=static, grid=grid
+        )
 
-    def run_pass(
-        self, tokens: Tensor, slots: Tensor, places: Tensor, visible: Tensor, last_only: bool = False
-    ) -> Tensor:
-        """Compute the logits [R, S, V] that follow tokens [R, S], and store these at `slots` [R, S]. places [R, S]:
-        where each stands in its row, padding included; visible [R, S, T]: which slots it sees. last_only: [R, 1, V] of
-        the last token, if the model can."""
-        visible = pad(visible, (0, -visible.shape[2] % self.cache.aligned))
-        self.cache.slots = slots
-        self.cache.end = visible.shape[2]
-        options: dict[str, Any] = self.options | {self.cache_keyword: self.cache}
-        if last_only and self.model._supports_logits_to_keep():
-            options["logits_to_keep"] = 1
-        return self.model(
-            input_ids=tokens,
-            attention_mask=self.make_mask(slots, places, visible),
-            position_ids=self.number_positions(places),
-            use_cache=True,
-            **options,
-        ).logits
+    def make_cache(self, unpadded: Tensor, static: bool) -> CausalCache:
+        """Make the cache of prompts unpadded [R, P]."""
+        return CausalCache(len(self.windows), unpadded, self.length, static)
+
+    def read_prompts(self, prompts: Tensor, slots: Tensor, visible: Tensor) -> None:
+        """Read prompts [R, P - 1]; the model computes no logits but those of the last token, if it can."""
+        last_only = {"logits_to_keep": 1} if self.model._supports_logits_to_keep() else {}
+        self.model(**self.prepare({"input_ids": prompts}, slots, slots, visible), **last_only)
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> dict[str, Tensor]:
+        """Return tokens at positions [R, S] as the model reads them: it embeds ids itself."""
+        return {"input_ids": torch.where(positions < 0, self.last, tokens)}
+
+    def prepare(self, inputs: dict[str, Tensor], slots: Tensor, places: Tensor, visible: Tensor) -> dict[str, Any]:
+        """Prepare the arguments of the model for a pass. See Network."""
+        return (
+            inputs
+            | self.options
+            | {
+                "attention_mask": self.make_mask(slots, places, visible),
+                "position_ids": self.number_positions(places),
+                self.cache_keyword: self.cache.handed,
+            }
+        )
 
     def number_positions(self, places: Tensor) -> Tensor:
         """Return the position ids of tokens at places [R, S]: [R, S] counted from each row's first token, or [n, R, S]
@@ -247,41 +207,21 @@ class SlotNetwork(CacheLayout):
 
     def make_mask(self, slots: Tensor, places: Tensor, visible: Tensor) -> Any:
         """Make the additive mask [R, 1, S, T] of `visible` [R, S, T], cut to the sliding window if all layers have one;
-        if only some have, a dict with a mask for each type of layer. slots, places: as in `run_pass`."""
+        if only some have, a dict with a mask for each type of layer. slots, places: see `prepare`."""
         if self.window is None:
-            return self.add_heads(visible)
+            return make_additive(visible, self.embeddings.dtype)
         # the place of a key is its slot, except for the nodes of a tree, which are stored after all others
         key_places = torch.arange(visible.shape[2], device=slots.device).repeat(len(slots), 1).scatter(1, slots, places)
-        near = self.add_heads(visible & (key_places[:, None] > places[..., None] - self.window))
+        near = make_additive(visible & (key_places[:, None] > places[..., None] - self.window), self.embeddings.dtype)
         if None not in self.windows:
             return near
-        return {"full_attention": self.add_heads(visible), "sliding_attention": near}
+        return {"full_attention": make_additive(visible, self.embeddings.dtype), "sliding_attention": near}
 
-    def add_heads(self, visible: Tensor) -> Tensor:
-        """Turn visible [R, S, T] into an additive mask [R, 1, S, T]: 0 where true, else the smallest number of the
-        model's dtype."""
-        mask = torch.zeros(visible.shape, dtype=self.dtype, device=visible.device)
-        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min)[:, None]
-
-    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute the logits [R, S, V] that follow tokens at positions [R, S], and store the tokens there. See
-        TokenModel."""
-        slots, visible = self.feed(positions)
-        return self.run_pass(tokens, slots, slots, visible)
-
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute the logits [R, S, V] that follow the nodes of a tree: tokens, positions, parents [R, S]. The cache
-        grows if they do not fit. See TokenModel."""
-        visible = self.plant(positions, parents)
-        if (missing := visible.shape[2] - self.cache.size) > 0:
-            self.cache.widen(missing)
-        slots = torch.arange(self.live, visible.shape[2], device=tokens.device).expand_as(tokens)
-        return self.run_pass(tokens, slots, self.places, visible)
-
-    def keep(self, nodes: Tensor) -> None:
-        """Copy the nodes [R, W] of the last tree, -1 for none, to the slots of their positions. See TokenModel."""
-        row, node, slot = self.settle(nodes)
-        self.cache.copy_slots(row, self.live + node, slot)
+    def drop_rows(self, active: Tensor) -> None:
+        """Drop the rows that are not `active` [G] bool. See Network."""
+        super().drop_rows(active)
+        if self.position_ids is not None:
+            self.position_ids = compact_rows(self.position_ids.movedim(1, 0).clone(), active).movedim(0, 1)
 
 
 def find_precision(model: Any) -> torch.dtype:
@@ -364,7 +304,7 @@ def check_slots(model: Any) -> int:
         network = SlotNetwork(model, ids[:, :4], torch.ones_like(ids[:, :4], dtype=torch.bool), 5)
         positions = torch.arange(-1, 5, device=device).expand(2, -1)
         window = network.logits(ids[:, 3:6], positions[:, :3])
-        tree = network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1))
+        tree = network.tree(ids[:, 6:], positions[:, 3:], torch.arange(-1, 2, device=device).expand(2, -1)).logits
         one = network.logits(ids[:, 6:7], positions[:, 3:4])
     except (DecodingError, torch.OutOfMemoryError):
         raise

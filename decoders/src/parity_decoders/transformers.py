@@ -36,13 +36,15 @@ from torch import Tensor
 from transformers import Cache, MaxLengthCriteria
 from transformers.utils import ModelOutput
 
-from parity_decoders.captured import capture, compile_passes
+from parity_decoders.captured import capture
+from parity_decoders.compiling import compile_passes
+from parity_decoders.engine import Sampled
 from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs, list_keywords, read_inputs
 from parity_decoders.grammar import find_grammar
 from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
-from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
+from parity_decoders.processors import GenerateLaw, Guidance, Prefixes, check_processors, split_processors
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
@@ -53,7 +55,6 @@ from parity_decoders.slots import (
     count_positions,
     name_model,
 )
-from parity_decoders.undefined import Undefined
 
 METHODS = (
     "ar", "gsd", "jacobi", "mtj", "mtj_draft", "pjd", "sjd", "sjd_coupled", "sjd_pac", "sjd_pp", "sjd_sv", "sjd_vp",
@@ -110,141 +111,48 @@ class Decoded(ModelOutput):
     accepted: Tensor | None = None
 
 
-class GenerateModel:
-    """A model of transformers with its prompts and logits processors, as a `TokenModel` that decoders can call."""
+def make_network(
+    model: Any,
+    prompts: Tensor,
+    unpadded: Tensor,
+    length: int,
+    inputs: Inputs,
+    law: GenerateLaw,
+    static: bool,
+) -> SlotNetwork:
+    """Make the network of a model that has read prompts but their last tokens.
 
-    def __init__(
-        self,
-        model: Any,
-        prompts: Tensor,
-        unpadded: Tensor,
-        length: int,
-        inputs: Inputs,
-        law: GenerateLaw,
-        static: bool = False,
-    ):
-        """Feed the network all of the prompts but their last tokens.
+    prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length: the
+    most new tokens; inputs: the prompts as the network reads them; law: the distribution to sample, with the
+    unconditional prompts if guided; static: see TokenModel.
+    """
+    ids, position_ids = inputs.ids, inputs.position_ids
+    mask, padding = unpadded, (~unpadded).sum(1)
+    if law.guidance:
+        ids, mask, padding = add_unconditional(ids, unpadded, law.guidance)
+        position_ids = number_unconditional(position_ids, prompts.shape[1], law.guidance)
+    vocab = check_slots(model)
+    check_inputs(model, prompts, unpadded)
+    sizes = ids.shape[1] - padding
+    longest = int(sizes.view(-1, len(prompts)).amax(1).min())
+    check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
+    grammar = find_grammar(law.processors)
+    forced = None if grammar is None else grammar.forced[:length].to(prompts.device)
+    network = SlotNetwork(model, ids, mask, length, padding, static, position_ids, inputs.grid, forced, vocab)
+    if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
+        check_unconditional(network, law.guidance)
+    return network
 
-        prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length:
-        the most new tokens; inputs: the prompts as the network reads them; law: turns logits into the distribution to
-        sample, with the unconditional prompts if guided; static: see TokenModel.
-        """
-        self.static = static
-        self.rows = len(prompts)
-        self.length = length
-        self.grid = inputs.grid or Grid(1)
-        self.width = self.grid.find_widest()
-        self.law = law
-        ids, position_ids = inputs.ids, inputs.position_ids
-        mask, padding = unpadded, (~unpadded).sum(1)
-        if law.guidance:
-            ids, mask, padding = add_unconditional(ids, unpadded, law.guidance)
-            position_ids = number_unconditional(position_ids, prompts.shape[1], law.guidance)
-        self.vocab = check_slots(model)
-        check_inputs(model, prompts, unpadded)
-        sizes = ids.shape[1] - padding
-        longest = int(sizes.view(-1, self.rows).amax(1).min())
-        check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
-        self.network = SlotNetwork(model, ids, mask, length, padding, static, position_ids)
-        self.prefix = self.network.prefix
-        self.attend = self.network.attend
-        self.last = ids[:, -1:]
-        if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
-            self.check_unconditional(law.guidance)
-        self.prompts = prompts
-        grammar = find_grammar(law.processors)
-        self.grammar = grammar is not None
-        self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
-        if grammar is not None:
-            self.forced.copy_(grammar.forced[:length])
-        self.embeddings = model.get_input_embeddings().weight[: self.vocab]
-        # the token at each position, the prompt's last token first: the prefixes of processors are read from it
-        self.written = torch.cat([prompts[:, -1:], prompts.new_zeros(len(prompts), length)], 1)
-        self.draft: GenerateModel | None = None
-        self.undefined = Undefined(self.rows, length, prompts.device)
 
-    def repeat(self, x: Tensor) -> Tensor:
-        """Return x [B, ...] twice, [2B, ...], if the model is guided, for the unconditional rows; else x itself."""
-        return torch.cat([x, x]) if self.law.guidance else x
-
-    @torch.inference_mode()
-    def check_unconditional(self, guidance: Guidance) -> None:
-        """Raise DecodingError if what follows the padded unconditional prompts is not what `generate` has there: it
-        gives the model a mask but no positions, and a model may then count them in its own way."""
-        model = self.network.model
-        assert guidance.ids is not None
-        truth = compute_logits(model, guidance.ids, attention_mask=guidance.unpadded)[:, -1]
-        found = self.network.logits(self.last, torch.full_like(self.last, -1))[self.rows :, -1]
-        name = f"{name_model(model)}: distributions after padding of negative_prompt_attention_mask"
-        check_laws(model, found, truth, name)
-
-    def repeat_tokens(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens and positions [B, S] of all rows of the network, [R, S]. At position -1 stands the last token
-        of each row's own prompt: an unconditional one may end otherwise."""
-        tokens, positions = self.repeat(tokens), self.repeat(positions)
-        return torch.where(positions < 0, self.last, tokens), positions
-
-    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
-        and store these tokens there. See TokenModel."""
-        prefixes = self.read_prefixes(tokens, positions)
-        scores = self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), positions, prefixes)
-        return self.undefined.replace(scores, positions)
-
-    def read_prefixes(self, tokens: Tensor, positions: Tensor) -> list[list[Tensor]] | None:
-        """Write tokens [B, S] at positions [B, S] and return for each the ids [n] up to it, where processors read
-        them."""
-        if not self.law.needs_prefix():
-            return None
-        self.written.scatter_(1, positions + 1, tokens)
-        return [
-            [torch.cat([self.prompts[b, :-1], self.written[b, : n + 2]]) for n in row]
-            for b, row in enumerate(positions.tolist())
-        ]
-
-    @torch.inference_mode()
-    def explain_undefined(self, row: int, position: int, tokens: Tensor) -> str:
-        """Say why the logits of a row's position have no distribution: the model is asked once more. tokens [B, L]: new
-        tokens, final up to there."""
-        last = torch.full_like(self.last[: self.rows], position - 1)
-        fed = tokens[:, max(position - 1, 0)][:, None]
-        prefixes = self.read_prefixes(fed, last)
-        return self.law.explain(row, self.network.logits(*self.repeat_tokens(fed, last)), last, prefixes)
-
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V], after guidance and processors, of what follows each node of a tree: tokens,
-        positions, parents [B, S]. The nodes are stored only when `keep` is called. See TokenModel."""
-        prefixes = None
-        if self.law.needs_prefix():
-            self.nodes = tokens, positions.clamp(max=self.length - 1)
-            prefixes = [
-                self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
-            ]
-        raw = self.network.tree(*self.repeat_tokens(tokens, positions), self.repeat(parents))
-        return self.undefined.replace_nodes(self.law.apply(raw, positions, prefixes), positions)
-
-    def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
-        """Return for each node of row b the ids [n] of the prompt, the stored tokens, and its path in the tree, the
-        node included: what a processor reads to change the logits after it. tokens [S]; parents: -1 for a node that
-        follows the stored tokens."""
-        paths: list[Tensor] = []
-        for s, parent in enumerate(parents):
-            if parent < 0:
-                prefix = torch.cat([self.prompts[b, :-1], self.written[b, : positions[s] + 1]])
-            else:
-                prefix = paths[parent]
-            paths.append(torch.cat([prefix, tokens[s : s + 1]]))
-        return paths
-
-    def keep(self, nodes: Tensor) -> None:
-        """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions. See TokenModel."""
-        if self.law.needs_prefix():
-            tokens, positions = self.nodes
-            row, column = (nodes >= 0).nonzero(as_tuple=True)
-            node = nodes[row, column]
-            self.written[row, positions[row, node] + 1] = tokens[row, node]
-        self.network.keep(self.repeat(nodes))
-        self.undefined.keep(nodes)
+@torch.inference_mode()
+def check_unconditional(network: SlotNetwork, guidance: Guidance) -> None:
+    """Raise DecodingError if what follows the padded unconditional prompts is not what `generate` has there: it gives
+    the model a mask but no positions, and a model may then count them in its own way."""
+    assert guidance.ids is not None
+    truth = compute_logits(network.model, guidance.ids, attention_mask=guidance.unpadded)[:, -1]
+    found = network.logits(network.last, torch.full_like(network.last, -1))[len(truth) :, -1]
+    name = f"{name_model(network.model)}: distributions after padding of negative_prompt_attention_mask"
+    check_laws(network.model, found, truth, name)
 
 
 def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor, Tensor]:
@@ -331,21 +239,22 @@ def run_decoder(
         inputs = inputs._replace(grid=Grid(int(request.width or 1)))
     elif request.width is not None:
         raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
-    target = GenerateModel(model, input_ids, unpadded, length, inputs, law, static)
-    check_processors(processors, input_ids, target.vocab)
+    network = make_network(model, input_ids, unpadded, length, inputs, law, static)
+    check_processors(processors, input_ids, network.vocab)
+    companions = {}
     if request.draft_model is not None:
         same = type(request.draft_model) is type(model)  # another model counts its positions
-        target.draft = GenerateModel(
-            request.draft_model, input_ids, unpadded, length, inputs if same else Inputs(inputs.ids, None, inputs.grid),
-            law, static,
-        )  # fmt: skip
-        if (drafted := target.draft.vocab) != target.vocab:
-            raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")
+        of_draft = inputs if same else Inputs(inputs.ids, None, inputs.grid)
+        companions["draft"] = make_network(request.draft_model, input_ids, unpadded, length, of_draft, law, static)
+        if (drafted := companions["draft"].vocab) != network.vocab:
+            raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {network.vocab}")
+    prefixes = Prefixes(input_ids, length) if law.needs_prefix() else None
+    target = Sampled(network, law, companions, prefixes=prefixes)
     padding_token = find_padding_token(config)
-    result = Result(target, length, request.stopping_criteria, request.stream, padding_token, refusal)
+    result = Result(target, input_ids, length, request.stopping_criteria, request.stream, padding_token, refusal)
     steps = decoder(target, input_ids[:, -1], noise=noise, **options)
     if request.compile:
-        compile_passes(steps)
+        steps = compile_passes(steps)
     if request.capture:
         steps = capture(decoder.__name__, steps)
     for step in steps:
@@ -450,17 +359,23 @@ class Result:
     """The rows of a batch while they are decoded: their tokens, where each stops, its passes and nodes."""
 
     def __init__(
-        self, model: GenerateModel, length: int, criteria: Any, stream: Any, pad: int, refusal: str | None = None
+        self,
+        model: Sampled,
+        prompts: Tensor,
+        length: int,
+        criteria: Any,
+        stream: Any,
+        pad: int,
+        refusal: str | None = None,
     ):
-        """Make room for `length` new tokens after the model's prompts [B, P], and send the prompts to the streamer
-        `stream`, if any.
+        """Make room for `length` new tokens after the prompts [B, P], and send the prompts to the streamer `stream`, if
+        any.
 
         criteria: transformers' stopping criteria; pad: the token that fills a row after its end, if one of them is an
         end token; without one a row goes on until all have stopped, as in `generate`; refusal: what to say of a row
         that no criterion has stopped after `length` tokens, if it cannot end there.
         """
         self.model = model
-        prompts = model.prompts
         B, P = prompts.shape
         room = prompts.new_zeros(B, length + 1)  # its last column takes tokens that are not final
         self.drafts = torch.cat([prompts, room], 1)
@@ -490,7 +405,8 @@ class Result:
         self.filled.scatter_(1, positions, True)
         self.evaluated.append(step.count_nodes(self.length).cpu())
         models = [model for model in (self.model, self.model.draft) if model is not None]
-        suspected = torch.stack([model.undefined.at for model in models])[..., :-1].any(2).any(0)
+        flags = [model.flags(step.tokens).at for model in models]
+        suspected = torch.stack(flags)[..., :-1].any(2).any(0)
         reached = self.filled[:, :-1].long().cumprod(1).sum(1)
         frontier, suspects = torch.stack([reached, suspected.long()]).tolist()
         self.frontiers.append(frontier)
@@ -503,11 +419,11 @@ class Result:
             self.add_column()
         return None not in self.end
 
-    def refuse_undefined(self, model: GenerateModel) -> None:
+    def refuse_undefined(self, model: Sampled) -> None:
         """Raise DecodingError if the next column of a running row has no distribution in this model."""
-        for row, is_undefined in enumerate(model.undefined.at[:, self.asked].tolist()):
+        for row, is_undefined in enumerate(model.flags(self.drafts).at[:, self.asked].tolist()):
             if is_undefined and self.end[row] is None:
-                cause = model.explain_undefined(row, self.asked, self.drafts[:, self.prefix :])
+                cause = model.explain(row, self.asked, self.drafts[:, self.prefix :])
                 name = "" if model is self.model else "draft_model: "
                 raise DecodingError(f"{name}row {row}, new token {self.asked}: {cause}")
 

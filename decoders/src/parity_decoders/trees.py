@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parity_decoders.errors import DecodingError
-from parity_decoders.protocols.discrete import find_ancestors
+from parity_decoders.protocols.discrete import TreePass, find_ancestors
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
 from parity_decoders.verification import make_law
@@ -55,9 +55,11 @@ class Tree:
         self.nodes = torch.arange(parents.shape[1], device=parents.device)
         self.above = parents.clamp(min=0)
 
-    def compute_law(self) -> Tensor:
-        """Compute p [B, S, V], the target's law after each node, in one pass."""
-        return make_law(self.line.model.tree(self.tokens, self.positions, self.parents))
+    def evaluate(self) -> tuple[Tensor, TreePass]:
+        """Compute p [B, S, V], the target's distribution after each node, in one pass; also returns what `keep`
+        takes."""
+        evaluated = self.line.model.tree(self.tokens, self.positions, self.parents)
+        return make_law(evaluated.logits), evaluated
 
     def hold_throughout(self, holds: Tensor) -> Tensor:
         """Return [B, S] bool: whether `holds` [B, S] bool is true of a node and of all its ancestors but node 0, of
@@ -78,14 +80,12 @@ class Tree:
         draw."""
         return (~self.missing & (self.positions < self.line.end - 1))[:, first:].sum(1)
 
-    def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
-        """Let the model keep the nodes [B, W], -1 for none, whose tokens are final, and return the step. tokens [B, W]:
-        those of these nodes without node 0, then the one drawn after the last; evaluated [B]: nodes to count (None:
-        all)."""
-        self.line.model.keep(nodes)
-        return self.line.advance(
-            tokens, (nodes >= 0).sum(1), self.count_evaluated() if evaluated is None else evaluated
-        )
+    def advance(self, evaluated: TreePass, tokens: Tensor, nodes: Tensor, count: Tensor | None = None) -> Step:
+        """Let the model keep the nodes [B, W], -1 for none, whose tokens are final, and return the step. evaluated: of
+        `evaluate`; tokens [B, W]: those of these nodes without node 0, then the one drawn after the last; count [B]:
+        how many nodes were evaluated (None: all)."""
+        self.line.model.keep(evaluated, nodes)
+        return self.line.advance(tokens, (nodes >= 0).sum(1), self.count_evaluated() if count is None else count)
 
 
 def make_tree(line: SequenceBuffer, candidates: Candidates) -> Tree:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import Sampled, refuse_undefined
 from parity_decoders.sequence_buffer import find_end
 from parity_decoders.steps import Step
+from parity_decoders.undefined import refuse_undefined
 from torch import Tensor
 
 from parity.base.weights import count_parameters
@@ -76,13 +77,12 @@ def regroup_by_row(rows: Tensor, n_kept: Tensor, nodes: Tensor, n: int) -> tuple
     return pass_index[first], regrouped[0], regrouped[1]
 
 
-def make_starter(
-    loaded: Any, spec: dict[str, Any]
-) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:
-    """Make a function of (encoded prompts, noise) that gives a fresh model and starts [B] of a decoder, all 0."""
+def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[..., tuple[TokenModel, Tensor]]:
+    """Make a function of (encoded prompts, noise, queue) that gives a fresh model and starts [B] of a decoder, all
+    0."""
 
-    def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[TokenModel, Tensor]:
-        return loaded.model(rows, spec["sampling"]), torch.zeros_like(noise.keys)
+    def start(rows: dict[str, np.ndarray], noise: Noise, queue: Any = None) -> tuple[TokenModel, Tensor]:
+        return loaded.model(rows, spec["sampling"], queue), torch.zeros_like(noise.keys)
 
     return start
 
@@ -91,16 +91,10 @@ def count_plain_passes(model: TokenModel, start: Tensor, options: dict[str, Any]
     return model.length
 
 
-def time_networks(model: Any, clock: Clock) -> Any:
-    """Put timed networks in the place of a model's: the target, without its guidance and filters, and its companion."""
-    if isinstance(model, Sampled):
-        return Sampled(time_networks(model.model, clock), model.sampling)
-    timed = Timed(model, "target", clock)
+def time_networks(model: Sampled, clock: Clock) -> Sampled:
+    """Put timed networks in the place of a model's: the target, without its guidance and filters, and companions."""
     calls = {"heads": ("continue_tree", "logits", "tree")}
-    for role in COMPANIONS:
-        if (network := getattr(model, role, None)) is not None:
-            setattr(timed, role, Timed(network, role, clock, calls.get(role, ("logits", "tree"))))
-    return timed
+    return model.replace_networks(lambda role, net: Timed(net, role, clock, calls.get(role, ("logits", "tree"))))
 
 
 def parameters(loaded: Any) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 The part of a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone.
 
-    make_starter(loaded, spec)        a function of (rows, noise) that gives the (model, start) that decoders take
+    make_starter(loaded, spec)        a function of (rows, noise, and a queue, if rows wait) that gives (model, start)
     time_networks(model, clock)       the model with `Timed` networks in place of its own
     parameters(loaded)                parameters of each network of a job that decodes
     record(model, start, steps)       runs a decoder: its tokens, and what they cost
@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_decoders.captured import capture, compile_passes
+from parity_decoders.captured import capture
+from parity_decoders.compiling import compile_passes
 from parity_decoders.noise import Noise
 from torch import Tensor
 
@@ -48,10 +49,10 @@ class Queue:
     next  index of the first row that waits
     """
 
-    def __init__(self, model: Any, noise: Noise, keys: Tensor, make_model: Callable[[slice], Any]):
-        """Start with the first rows in the places of a batch of this model and noise. keys [N]: noise keys of all rows.
+    def __init__(self, noise: Noise, keys: Tensor, make_model: Callable[[slice], Any]):
+        """Start with the first rows in the places of a batch of this noise. keys [N]: noise keys of all rows.
         make_model(rows) makes a model that has read the prompts of these rows, as for a batch of their own."""
-        self.model, self.noise, self.keys, self.make_model = model, noise, keys, make_model
+        self.noise, self.keys, self.make_model = noise, keys, make_model
         self.next = len(noise.keys)
         self.of = torch.arange(self.next, device=keys.device)
 
@@ -59,9 +60,9 @@ class Queue:
         """Return whether a row is still waiting."""
         return self.next < len(self.keys)
 
-    def fill(self, done: Tensor) -> Tensor | None:
-        """Put waiting rows into places whose rows are `done`, [B] bool on the CPU: model and noise change in place.
-        Returns the places that were filled, [B] bool; None if none was."""
+    def fill(self, model: Any, done: Tensor) -> Tensor | None:
+        """Put waiting rows into places of a batch whose rows are `done`, [B] bool on the CPU: its model and noise
+        change in place. Returns the places that were filled, [B] bool; None if none was."""
         freed = done.nonzero()[: len(self.keys) - self.next, 0]
         if not len(freed):
             return None
@@ -69,7 +70,7 @@ class Queue:
             rows = slice(self.next, self.next + len(chunk))
             index = chunk.to(self.of.device)
             self.next = rows.stop
-            self.model.join(torch.zeros_like(done).index_fill_(0, chunk, True), self.make_model(rows))
+            model.join(torch.zeros_like(done).index_fill_(0, chunk, True), self.make_model(rows))
             self.noise.replace(index, self.keys[rows])
             self.of = self.of.index_copy(0, index, torch.arange(rows.start, rows.stop, device=index.device))
         return torch.zeros_like(done).index_fill_(0, freed, True).to(self.of.device)
@@ -117,16 +118,18 @@ def start_decoding(
     def start(rows: Rows, noise: Noise) -> Begun:
         """Start decoding the rows; the model gets a `Queue` if there are more rows than noise keys."""
         n = len(noise.keys)
-        model, starts = begin_rows(slice_rows(rows, slice(n)), noise)
-        if clock is not None:
-            model = import_kind(kind).time_networks(model, clock)
+        queue = None
         if n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
-            model.queue = Queue(model, noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
+            queue = Queue(noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
+        waiting = () if queue is None else (queue,)
+        model, starts = begin_rows(slice_rows(rows, slice(n)), noise, *waiting)
+        if clock is not None:
+            model = import_kind(kind).time_networks(model, clock)
         steps = decoder(model, starts, noise=noise, **spec["options"])
         compiles, captures = (getattr(loaded, name, False) for name in ("compiles_whole", "captured"))
         if compiles:
-            compile_passes(steps)
+            steps = compile_passes(steps)
         if captures:
             steps = capture(spec["method"], steps)
         if clock is not None and (compiles or captures):

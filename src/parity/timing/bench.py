@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity_decoders.compiling import CompiledPass
 
 from parity.base import machine
 from parity.base.command import note, progress
@@ -21,8 +22,6 @@ from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.experiment.options import find_plain_method, needs
 from parity.metrics.estimates import Estimate, is_narrow, mean_ratio
-from parity.models.compiling import CompiledPass
-from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.load import Loaded, load_networks
 
 WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over so many nodes, eager and compiled
@@ -151,14 +150,14 @@ class Images(Given):
         super().__init__(*model, **how)
         names = ("vq", "net", *sorted({*companions} - {""}))
         self.nets = load_networks(self.manifest, names, self.device, getattr(torch, self.dtype))
-        self.run = CompiledPass(logits_pass, torch.device(self.device).type)  # all methods share the target's pass
+        net: Any = self.nets["net"]
+        self.run = CompiledPass(net.forward, torch.device(self.device).type)  # all methods share it
         self.costs: dict[tuple[int, bool], dict[int, float]] = {}  # by (batch, compiled): seconds by nodes of a pass
 
     def load_networks(self, method: str, fast: bool) -> Loaded:
         """Select the target and the companion that a method needs: others would be fed, too."""
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", needs(self.kind, method))}
-        run = self.run if fast else logits_pass
-        return Loaded(self.manifest, nets, torch.device(self.device), run, self.captured)
+        return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else None, self.captured)
 
     def pilot(self, variant: Variant) -> None:
         """Decode rows one at a time; store in the variant passes, nodes and what a step costs beside its pass."""

@@ -22,8 +22,8 @@ from parity.experiment import weights
 from parity.experiment.options import make_plain_options
 from parity.generate import Generator
 from parity.models.discrete import load as models
-from parity.models.discrete.cached import Prompts, compute_features
 from parity.models.discrete.llamagen import Transformer, make_companion
+from parity.models.discrete.prompts import Prompts, compute_features
 from parity.train.loop import Job, Recipe, reduce_precision
 from parity.train.losses import make_laws, measure_companion, measure_heads_at
 from parity.train.samples import Samples, complete_options
@@ -163,7 +163,7 @@ class Lesson:
         n = self.rows.at_once
         if self.features is None:
             rows = -(-most // n) * n
-            shape = self.copies, rows, self.length, len(self.target.norm.weight)
+            shape = self.copies, rows, self.length, self.target.width
             self.features = torch.empty(shape, dtype=torch.float16)
             self.tokens = torch.zeros(rows, self.length, dtype=torch.int64)
         while self.computed < count:
@@ -236,7 +236,7 @@ class Lesson:
         self.step = step + 1
         self.rows.take(n := count_rows(job, step + 1))
         most = count_rows(job, job.steps)
-        keeps = 2 * self.copies * self.length * len(self.target.norm.weight) * most <= KEPT
+        keeps = 2 * self.copies * self.length * self.target.width * most <= KEPT
         if keeps:
             self.keep_features(n, most)
         is_spread = keeps and self.kind == "heads"

@@ -10,6 +10,7 @@ from parity_decoders.discrete.eagle import eagle
 from parity_decoders.discrete.lantern import lantern
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
+from parity_decoders.speculators import EagleDrafter
 from transformers import ChameleonConfig, Emu3TextConfig
 
 from parity.base.errors import ConfigError, ParityError
@@ -20,7 +21,6 @@ from parity.experiment.schema import ModelSpec
 from parity.models import add, fetch
 from parity.models.discrete import chameleon, llama, llamagen
 from parity.models.discrete import load as models
-from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 from parity.stand_ins import write
 from parity.stand_ins.discrete import anole, anole_drafter, eagle_drafter

@@ -55,10 +55,11 @@ def eagle(
         e = exponential.take_next(depth + 1)
         drafter = RaceDrafter(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
         tree = make_tree(line, draft_tree(drafter, line, size, depth + 1, line.last_frontier, line.frontier))
-        drawn = race(tree.compute_law(), e[line.rows, tree.offset])
+        p, evaluated = tree.evaluate()
+        drawn = race(p, e[line.rows, tree.offset])
         path = tree.follow(drawn)
         tokens = torch.zeros_like(line.next_positions(depth + 1))
         tokens = tokens.scatter_reduce(1, tree.offset, torch.where(path, drawn, 0), "amax")
-        return tree.advance(tokens, torch.where(path, tree.nodes, -1))
+        return tree.advance(evaluated, tokens, torch.where(path, tree.nodes, -1))
 
     return Passes(line, run_pass)

@@ -57,7 +57,8 @@ def lantern(
     def run_pass() -> Step:
         tree = make_tree(line, draft_tree(model.drafter, line, size, depth + 1, line.last_frontier, line.frontier))
         e, u = exponential.take_next(depth + 1), uniform.take_next(depth)
-        path, tokens = descend(tree.compute_law(), tree.tokens, tree.follows, root, e, u, look_alikes, delta, reject)
-        return tree.advance(tokens, path)
+        p, evaluated = tree.evaluate()
+        path, tokens = descend(p, tree.tokens, tree.follows, root, e, u, look_alikes, delta, reject)
+        return tree.advance(evaluated, tokens, path)
 
     return Passes(line, run_pass)

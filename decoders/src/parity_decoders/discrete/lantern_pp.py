@@ -108,7 +108,8 @@ def lantern_pp(
         tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:]), parents, offset)
         e = exponential.take_next(depth + 1)
         u = uniform.take_next(depth + 1)
-        path, tokens = accept_candidates(tree.compute_law(), drafts, children, u, e, look_alikes, relax)
-        return tree.advance(tokens, path)
+        p, evaluated = tree.evaluate()
+        path, tokens = accept_candidates(p, drafts, children, u, e, look_alikes, relax)
+        return tree.advance(evaluated, tokens, path)
 
     return Passes(line, run_pass)

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from parity_decoders.counts import Counts
 from parity_decoders.grid import find_grid
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.protocols.discrete import TokenModel, TreePass
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree
 from parity_decoders.verification import find_largest
@@ -110,7 +110,7 @@ class Foresight(Protocol):
         """Make buffers of what lives from pass to pass, each of S nodes. K: alternatives of a slot."""
         ...
 
-    def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
+    def update(self, tree: Tree, evaluated: TreePass, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Take in the result of a pass: its tree, which nodes are final [B, S], the laws after all nodes [B, S, V], and
         the node whose law each slot takes [B, W]."""
         ...
@@ -157,7 +157,7 @@ class LastLaws:
         self.first = numbers.flatten().expand(len(self.rows), -1)
         self.next = (numbers + K + 1).repeat_interleave(K + 1, 0)  # those of the next slot, after each winner
 
-    def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
+    def update(self, tree: Tree, evaluated: TreePass, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Do nothing: the window stores the laws. See Foresight."""
 
     def predict_chain(
@@ -279,17 +279,17 @@ def decode_trajectories(
             parents = torch.cat([parents, side_nodes.parents], 1)
             offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
         tree = Tree(line, drafts, parents, offset)
-        p = tree.compute_law()
+        p, evaluated = tree.evaluate()
         drawn = pick_winners(p / e[line.rows, offset], tree.positions + 1)
         path = tree.follow(drawn)
         # [B] the deepest node of the path; the token drawn after it is final too
         deepest = torch.where(path, offset, -1).argmax(1)
         end = deepest[:, None]
         source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
-        foresight.update(tree, path, p, source)
+        foresight.update(tree, evaluated, path, p, source)
         tokens = drawn.gather(1, source)
         moved.zero_().scatter_(1, slots.positions + widest, tokens != draft)
-        model.keep(torch.where(path, tree.nodes, -1))
+        model.keep(evaluated, torch.where(path, tree.nodes, -1))
         n_kept = offset.gather(1, end)[:, 0] + 1
         return slots.advance(tokens, n_kept, p[line.rows, source], nodes=tree.count_evaluated())
 

@@ -11,7 +11,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.discrete.mtj import FLOOR, Likeliest, PickWinners, decode_trajectories
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.protocols.discrete import TokenModel, TreePass
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree
 from parity_decoders.window import Window
@@ -57,19 +57,20 @@ class Parareal:
         zeros = slots.noise.keys.new_zeros(len(slots.noise.keys), S, slots.model.vocab, dtype=slots.noise.dtype)
         self.nodes = Nodes(slots.noise.keys.new_zeros(zeros.shape[:2]), zeros, zeros.clone())
 
-    def update(self, tree: Tree, path: Tensor, p: Tensor, source: Tensor) -> None:
+    def update(self, tree: Tree, evaluated: TreePass, path: Tensor, p: Tensor, source: Tensor) -> None:
         """Store the laws p of the pass and the draft model's of the same tree. See Foresight."""
-        q = self.to_log_law(self.read_tree(tree, path, source))
+        q = self.to_log_law(self.read_tree(tree, evaluated, path, source))
         positions = tree.positions + 1
         new = Nodes(positions.masked_fill(tree.missing, -1), p.log().clamp(min=FLOOR), q)
         for stored, x in zip(self.nodes, new, strict=True):
             stored.copy_(x)
 
-    def read_tree(self, tree: Tree, path: Tensor, source: Tensor) -> Tensor:
+    def read_tree(self, tree: Tree, evaluated: TreePass, path: Tensor, source: Tensor) -> Tensor:
         """Compute the draft model's logits [B, S, V] after the nodes of the last pass, and let it keep those that
         became final. path, source: see Foresight."""
-        logits = self.draft.tree(tree.tokens, tree.positions, tree.parents)
-        self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        read = self.draft.tree(tree.tokens, tree.positions, tree.parents)
+        self.draft.keep(read, torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
+        logits: Tensor = read.logits
         return logits
 
     def predict_chain(
@@ -104,7 +105,7 @@ class Parareal:
         parents = (candidates // self.n_ranks - slots.size).clamp(min=-2) + 1
         new = (tokens, parents, places + 1)
         tokens, parents, offset = self.grown = tuple(torch.cat(x, 1) for x in zip(self.grown, new, strict=True))
-        q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
+        q = self.grow(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
         child_slots = offset[:, -m:]
         chances = self.score_winners(
             self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.line.rows, child_slots]
@@ -113,6 +114,11 @@ class Parareal:
         self.winners = torch.cat([self.winners, best.indices.flatten(1)], 1)
         is_past = child_slots == slots.size - 1
         return best.values.clamp(min=FLOOR).masked_fill(is_past[..., None], -torch.inf)
+
+    def grow(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute the draft model's logits [B, S, V] after the nodes of a tree: tokens, positions, parents [B, S]."""
+        logits: Tensor = self.draft.tree(tokens, positions, parents).logits
+        return logits
 
     def look_up(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
         """Look up tokens and slots of candidates [B, m]. See Foresight."""

@@ -11,7 +11,7 @@ from parity_decoders.discrete.mtj import decode_trajectories
 from parity_decoders.discrete.mtj_draft import Parareal
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.discrete import TokenModel
+from parity_decoders.protocols.discrete import TokenModel, TreePass
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree
 
@@ -33,11 +33,16 @@ class PararealHeads(Parareal):
 
     predicts_first_pass = False
 
-    def read_tree(self, tree: Tree, path: Tensor, source: Tensor) -> Tensor:
+    def read_tree(self, tree: Tree, evaluated: TreePass, path: Tensor, source: Tensor) -> Tensor:
         """Compute the heads' logits [B, S, V] after the nodes of the last pass, and let them keep the feature that each
         slot's law is from. path, source: see Foresight."""
-        logits: Tensor = self.draft.continue_tree(tree.tokens, tree.positions, tree.parents)
-        self.draft.keep(source)
+        logits: Tensor = self.draft.continue_tree(evaluated)
+        self.draft.keep(evaluated, source)
+        return logits
+
+    def grow(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute the heads' logits [B, S, V] after the nodes of a tree: tokens, positions, parents [B, S]."""
+        logits: Tensor = self.draft.tree(tokens, positions, parents)
         return logits
 
 

@@ -11,8 +11,8 @@ from torch.nn.functional import one_hot
 from parity_decoders.counts import Counts
 from parity_decoders.grid import find_grid
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.discrete import FINAL, TokenModel
-from parity_decoders.sequence_buffer import find_end
+from parity_decoders.protocols.discrete import FINAL, TokenModel, TreePass
+from parity_decoders.sequence_buffer import find_end, release_rows
 from parity_decoders.steps import Step
 from parity_decoders.verification import draw_correction, make_law, probability, race
 
@@ -109,9 +109,9 @@ class Picture:
         self.line.scatter_(1, slots.target + 1, draft)
         return self.line.gather(1, position + 1), is_random
 
-    def compute_laws(self, slots: Slots, draft: Tensor, is_random: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the laws p [B, S, V] of all slots in one pass, in which the rows are branches of a tree, whose first
-        nodes are tokens that are done. Also returns the laws q of the drafts."""
+    def compute_laws(self, slots: Slots, draft: Tensor, is_random: Tensor) -> tuple[Tensor, Tensor, TreePass]:
+        """Compute the distributions p [B, S, V] of all slots in one pass, in which the rows are branches of a tree,
+        whose first nodes are tokens that are done. Also returns q, those of the drafts, and what `keep` takes."""
         row, offset, position, _, n, top = slots
         # a slot's law follows the token before it, for which, before a row's first, the last one done above stands in
         stands_in = (row > top) & (position == self.first[row]) & (self.forced[position - 1] < 0)
@@ -119,12 +119,16 @@ class Picture:
         feed = self.line.gather(1, torch.where(stands_in, last_above, position))
         is_root = (offset < n.gather(1, row)) & ((offset == 0) | (row < top))
         parents = torch.where(is_root, FINAL, torch.arange(row.shape[1], device=row.device) - 1)
-        p = make_law(self.model.tree(feed, position - 1, parents))
+        evaluated = self.model.tree(feed, position - 1, parents)
+        p = make_law(evaluated.logits)
         if not hasattr(self, "laws"):
             self.laws = p.new_zeros(*self.has_draft.shape, p.shape[-1])
-        return p, torch.where(is_random[..., None], one_hot(draft, p.shape[-1]), self.laws[self.image, position])
+        q = torch.where(is_random[..., None], one_hot(draft, p.shape[-1]), self.laws[self.image, position])
+        return p, q, evaluated
 
-    def advance(self, slots: Slots, tokens: Tensor, laws: Tensor, final: Tensor, n_done: Tensor) -> Step:
+    def advance(
+        self, slots: Slots, evaluated: TreePass, tokens: Tensor, laws: Tensor, final: Tensor, n_done: Tensor
+    ) -> Step:
         """Write the tokens of a pass, let the model keep the final ones, and advance the rows. See `verify`."""
         row, offset, position, target, n, top = slots
         L = self.model.length
@@ -134,7 +138,7 @@ class Picture:
         self.has_draft[:, L] = False
         # a slot's node is the token before it
         keep = (row < top) & (position < L) | (offset < n_done.gather(1, row) + (row > top)) & (target < L)
-        self.model.keep(torch.where(keep, torch.arange(row.shape[1], device=row.device), -1))
+        self.model.keep(evaluated, torch.where(keep, torch.arange(row.shape[1], device=row.device), -1))
         if self.is_raster:
             self.frontier = self.frontier + n_done.gather(1, top)
             count = self.count + n_done.masked_fill(self.rows <= top, 0)
@@ -215,7 +219,8 @@ def pjd(
             e_draft = noise.exponential("draft race", number, V) if races is None else e
         random = (noise.uniform("draft", number) * V).long().clamp(max=V - 1)
         draft, is_random = picture.make_drafts(slots, random, e_draft)
-        p, q = picture.compute_laws(slots, draft, is_random)
+        p, q, evaluated = picture.compute_laws(slots, draft, is_random)
         u = noise.uniform("accept", number) if races is None else None
-        yield picture.advance(slots, *verify(slots, draft, p, q, e, u, rejected == "reuse"))
+        yield picture.advance(slots, evaluated, *verify(slots, draft, p, q, e, u, rejected == "reuse"))
+        release_rows(model, (picture.count >= picture.size).all(1))
         step += 1

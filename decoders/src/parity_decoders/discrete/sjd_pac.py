@@ -117,7 +117,7 @@ def sjd_pac(
         tried, valid = draw_candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
         levels = [tried[:, d].repeat(1, K**d) for d in range(D)]
         tree = Tree(slots.line, torch.cat([*levels, draft[:, D:-1]], 1), parents, offset)
-        p = tree.compute_law()
+        p, evaluated = tree.evaluate()
         law = p[:, chain]
         tokens, _ = transport(law, q, draft, point, u, e)  # along the chain every draft moves to its new law
         # These numbers are below 0, where no candidate's number is, so that draws are independent.
@@ -131,7 +131,7 @@ def sjd_pac(
         # Later slots are accepted as long as the chain's drafts hold.
         holds = (tokens[:, D:] == draft[:, D:]).long().cumprod(1) * (leaf == first[D])[:, None]
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
-        model.keep(nodes)
+        model.keep(evaluated, nodes)
         n_kept = (path >= 0).sum(1) + holds.sum(1)
         return slots.advance(tokens, n_kept, law, nodes=tree.count_evaluated())
 

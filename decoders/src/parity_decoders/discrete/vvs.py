@@ -14,7 +14,7 @@ from parity_decoders.candidates import draft_tree
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
-from parity_decoders.protocols.discrete import DraftedModel
+from parity_decoders.protocols.discrete import DraftedModel, TreePass
 from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import Candidates, Tree, count_sequences, find_leaves, find_likeliest, trace_path
@@ -110,7 +110,7 @@ def replace_path(
     return Descent(path, tokens.scatter(1, n, drawn))
 
 
-def finish_pass(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
+def finish_pass(tree: Tree, evaluated: TreePass, g: Tensor, G: int, verified: Descent) -> Step:
     """Write the pass's final tokens, the g [B] taken unverified, then the verified ones, and return the step. G: the
     most unverified."""
     line = tree.line
@@ -118,9 +118,8 @@ def finish_pass(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
     chain = torch.arange(G + 1, device=g.device)
     line.tokens.scatter_(1, (line.frontier + g)[:, None] + torch.arange(n, device=g.device) + 1, verified.tokens)
     nodes = torch.cat([torch.where(chain < g[:, None], chain, -1), verified.path], 1)
-    return tree.advance(
-        line.tokens.gather(1, line.next_positions(G + n) + 1), nodes, tree.count_evaluated(G + 1) + g + 1
-    )
+    tokens = line.tokens.gather(1, line.next_positions(G + n) + 1)
+    return tree.advance(evaluated, tokens, nodes, tree.count_evaluated(G + 1) + g + 1)
 
 
 @torch.inference_mode()
@@ -189,13 +188,13 @@ def vvs(
             redrafted = draft(line.frontier, line.frontier + g, staleness)
             candidates = Candidates(*select_rows(g > 0, redrafted, candidates))
         tree = join_tree(line, g, G, candidates)
-        p = tree.compute_law()
+        p, evaluated = tree.evaluate()
         draws = (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
         e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
         verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], look_alikes, delta, "counted")
         if replace:
             replaced = replace_path(tree, candidates, G + 1, verified, p, e)
             verified = Descent(*select_rows(noise.uniform("branch", 2 * age + 1) < replace, replaced, verified))
-        return finish_pass(tree, g, G, verified)
+        return finish_pass(tree, evaluated, g, G, verified)
 
     return Passes(line, run_pass)

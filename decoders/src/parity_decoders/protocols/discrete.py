@@ -1,13 +1,23 @@
 """What a discrete model must have to be decoded. Anything with these members can be; nothing is inherited."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 FINAL = -2  # the parent of a tree's node whose token is final, see `TokenModel.tree`
 Encoder = Callable[[list[str]], dict[str, Tensor]]  # turns captions into what a model is conditioned on, a row each
+
+
+class TreePass(NamedTuple):
+    """A pass over a tree: what follows its nodes, and what `keep` takes."""
+
+    logits: Tensor  # [B, S, V] after each node
+    tokens: Tensor  # [B, S] the nodes, as they were given
+    positions: Tensor  # [B, S]
+    parents: Tensor  # [B, S]
+    state: Any = None  # what the model needs to keep nodes, and hidden states for those that read them
 
 
 class TokenModel(Protocol):
@@ -28,10 +38,9 @@ class TokenModel(Protocol):
                 model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
     heads       a `Heads`
-    drafter     a `Drafter`; its model keeps features (hidden states before the output matrix) by position
-    join(rows [B] bool on the CPU, fresh)   restarts these rows as those of another model, which has read its prompts
-    queue       asks for `join` (`parity.decode.loop.Queue`)
-    """
+    drafter     a `Drafter` join(rows [B] bool on the CPU, fresh)   restarts these rows as those of another model, which
+    has read its prompts release(done [B] bool)                  these rows are done: what the model computes of them is
+    arbitrary from now on queue       asks for `join` (`parity.decode.loop.Queue`)"""
 
     vocab: int
     length: int
@@ -43,15 +52,14 @@ class TokenModel(Protocol):
         before.
 
         Tokens are stored by position and replaced when fed again, so rolling back costs nothing. A query sees positions
-        up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A row all
-        of whose slots are there or past it is done: its laws are arbitrary, and its cache may be dropped. A hole is a
+        up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A hole is a
         position before a query's that was never fed. Its content changes nothing: a network masks it; `TabularModel`,
         whose laws have no gaps, reads token 0.
         """
         ...
 
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V] of several continuations in one pass: tokens, positions, parents [B, S].
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> TreePass:
+        """Compute logits of several continuations in one pass: tokens, positions, parents [B, S].
 
         Node s follows node parents[b, s] < s of this call or, if that is -1 or FINAL, the stored tokens before its
         position. The first node must be of the latter kind, at the first open position less one or before it. FINAL
@@ -60,13 +68,18 @@ class TokenModel(Protocol):
         """
         ...
 
-    def keep(self, nodes: Tensor) -> None:
-        """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions."""
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Store the tokens of nodes [B, W] of a tree, -1 for none, at their positions; no other pass was made since."""
         ...
 
 
 class Drafter(Protocol):
-    """A network that continues the target's features (EAGLE): cheap laws of the tokens that come next."""
+    """A network that continues the target's features, its hidden states before the output matrix (EAGLE): cheap
+    distributions of the tokens that come next."""
+
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Store the features after nodes [R, W] of a tree of the target, -1 for none, by position."""
+        ...
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """Compute logits [B, S, V] of the laws at positions + 1 from final tokens at positions [B, S], each with the
@@ -87,13 +100,13 @@ class Drafter(Protocol):
 class Heads(Protocol):
     """Heads that continue the target's features without attention: to the right by a token, and one row down."""
 
-    def continue_tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V] after the nodes of the target's last tree, tokens, positions, parents [B, S], each
-        from the feature that the target has before it."""
+    def continue_tree(self, tree: TreePass) -> Tensor:
+        """Compute logits [B, S, V] after the nodes of a tree of the target, each from the feature that the target has
+        before it."""
         ...
 
-    def keep(self, nodes: Tensor) -> None:
-        """Store the features after nodes [B, W] of the target's last tree, at consecutive positions, and predict from
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Store the features after nodes [B, W] of a tree of the target, at consecutive positions, and predict from
         them those of the row below the last of these positions."""
         ...
 

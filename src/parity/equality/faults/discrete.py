@@ -19,9 +19,9 @@ from parity_certify.result_rows import Row
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.discrete.spec import spec
+from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import Sampled
 from parity_decoders.steps import Step
 from parity_decoders.verification import Verified, count_leading, probability, race, residual, verify
 from torch import Tensor

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.compiling import CompiledPass
 from parity_decoders.protocols.continuous import ContinuousModel, Pair
 from torch import Tensor, nn
 
@@ -18,7 +19,6 @@ from parity.base.errors import ParityError
 from parity.base.weights import check, load_network
 from parity.embedded.classes import CLASSES, draw_scene_of_class
 from parity.embedded.tokenizer import PREFIX, encode_ids
-from parity.models.compiling import CompiledPass
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.vq import to_pixels

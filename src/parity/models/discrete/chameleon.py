@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from parity_decoders.engine import Network
 from parity_decoders.protocols.discrete import Encoder
+from parity_decoders.speculators import DrafterContext, DrafterNet
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -21,7 +23,6 @@ from parity.base.files import header
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
-from parity.models.discrete.cached import Cached, DrafterContext, DrafterNet
 from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
 from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name, put_channels_first
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
@@ -52,7 +53,8 @@ ANOLE = "{}"  # Anole reads a caption without an instruction around it
 STRIDE = 16  # a code stands for so many pixels each way
 KIND = ("chameleon", "ChameleonConfig")
 NETWORK = {
-    "model.layers.": "layers.", "model.norm.": "norm.", "model.embed_tokens.": "embed_tokens.",
+    "model.layers.": "backbone.layers.", "model.norm.": "backbone.norm.",
+    "model.embed_tokens.": "backbone.embed_tokens.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip
 VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # its tensors begin so in a model's folder, or a file
@@ -182,16 +184,18 @@ class Drafter(DrafterNet):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.fc = nn.Linear(2 * c.hidden_size, c.hidden_size)
         self.layer = llama.make_layer(c)
+        self.rotary = llama.Rotary(c)
         self.norm = nn.Identity()
 
-    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
+    def make_context(self, target: Network, ids: Tensor | None = None) -> DrafterContext:
         """Make the context of prompts ids [R, P]: their tokens but the first, the target's features and mask."""
         assert ids is not None
         table = self.embed_tokens.weight
         n_before = ids.shape[1] - 1
         words = F.embedding(ids[:, 1:], table)
-        embeddings = target.net.output.embeddings(table)
-        return DrafterContext(embeddings, words, target.prefix_states, target.on[:, :n_before], target.shift)
+        embeddings = target.model.output.embeddings(table)
+        assert target.states is not None
+        return DrafterContext(embeddings, words, target.states, target.cache.on[:, :n_before], target.padding)
 
 
 def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

@@ -46,7 +46,7 @@ STRIDE = 8  # a code stands for so many pixels each way
 KIND = ("emu3", "Emu3Config")
 VISION = ("model.vqmodel.", "vqmodel.")
 NETWORK = {  # prefixes of tensors are replaced by ours, those of transformers and of published files
-    "model.text_model.": "", "text_model.model.": "", "text_model.lm_head.": "output.chosen.",
+    "model.text_model.": "backbone.", "text_model.model.": "backbone.", "text_model.lm_head.": "output.chosen.",
     "lm_head.": "output.chosen.",
 }  # fmt: skip
 sizes = partial(llama.merge_sizes, FAMILY)

@@ -36,7 +36,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "sizes": {"vocab": 131072, "rows": 64, "columns": 64, "line": 1},
 }
 STRIDE = 16  # pixels of a code each way
-NETWORK = {"model.": "", "lm_head.": "output.chosen."}  # prefixes of tensors are replaced by ours
+NETWORK = {"model.": "backbone.", "lm_head.": "output.chosen."}  # prefixes of tensors are replaced by ours
 IBQ = "image decoder of Emu3.5; allowed: model.ckpt of BAAI/Emu3.5-VisionTokenizer, as vq"
 sizes = partial(llama.merge_sizes, FAMILY)
 shape = partial(llama.compute_shape, FAMILY, STRIDE)

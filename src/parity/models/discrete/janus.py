@@ -43,9 +43,9 @@ TEMPLATE = "<|User|>:{}<|Assistant|>:"
 KIND = ("janus", "JanusConfig")
 RELEASED = "multi_modality"  # model_type of DeepSeek's layout
 NETWORK = {  # prefixes of tensors are replaced by ours: transformers', then DeepSeek's
-    "model.language_model.": "", "model.generation_embeddings.": "output.embed.",
+    "model.language_model.": "backbone.", "model.generation_embeddings.": "output.embed.",
     "model.generation_aligner.": "output.aligner.", "model.generation_head.": "output.head.",
-    "language_model.model.": "", "gen_embed.": "output.embed.",
+    "language_model.model.": "backbone.", "gen_embed.": "output.embed.",
     "gen_aligner.layers.0.": "output.aligner.fc1.", "gen_aligner.layers.2.": "output.aligner.hidden_layers.0.",
     "gen_head.output_mlp_projector.": "output.head.proj_out.", "gen_head.vision_head.": "output.head.vision_head.",
 }  # fmt: skip

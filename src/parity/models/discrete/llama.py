@@ -1,7 +1,7 @@
 """What families that are language models too share: their network, their folders, prompts and image codes.
 
-**Network**: the layers are transformers' own, so its files are read as they are. The loop over them is ours (`cached`),
-since a window's rows stand at different positions and a tree's nodes see their branch alone.
+**Network**: transformers' own language model of the folder, so its files are read as they are, and an output layer of
+the image's tokens.
 
 **Folders** in transformers' layout: nothing of a folder is executed. Its configuration is read by transformers' class
 of that name, its tokenizer by the tokenizers library, its weights as tensors.
@@ -14,21 +14,22 @@ padded, and what of them is attended, `valid` and `negative_valid`. A row's firs
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.engine import Output
 from parity_decoders.protocols.discrete import Encoder
+from parity_decoders.speculators import FeatureDrafter, Heads
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import assign, check_fit, load_built, read_shapes, skip_filling, tensors
-from parity.models.discrete.cached import Cached, Prompts, Remember, add_companions
-from parity.models.discrete.companions import FeatureDrafter, Heads
+from parity.models.discrete.prompts import Canvas, Conditioned, Prompts, condition_networks
 from parity.models.discrete.vq import mark_above_median
 
 if TYPE_CHECKING:
@@ -41,47 +42,35 @@ Sizes = Mapping[str, int]  # "vocab" codes, "rows" and "columns" of a picture, "
 MOST = 1024  # a caption is cut at so many ids; the longest of PartiPrompts, COCO and GenEval have 200
 STEP = 16  # prompts of a batch are padded to a multiple of it, so that few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
+# transformers' language models by model_type of their configuration, see `parity_decoders.families.emu3p5` for the last
+BACKBONES = {
+    "llama": "LlamaModel",
+    "chameleon": "ChameleonModel",
+    "emu3_text_model": "Emu3TextModel",
+    "Emu3": "Qwen3Model",
+}
 VISION = ("decoder.", "post_quant_conv.", "quantize.")  # of an image tokenizer, all but the encoder is loaded
 
 
-class KeysAndValues(NamedTuple):
-    """A layer's cache as transformers' attention asks for it: heads before positions."""
-
-    remember: Remember
-
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values [R, H, S, D], and return all that it attends to, in the same layout."""
-        keys, values = self.remember(keys.transpose(1, 2), values.transpose(1, 2))
-        return keys.transpose(1, 2), values.transpose(1, 2)
-
-
-@lru_cache
-def adapt_layer(base: Any) -> Any:
-    """Make a subclass of `base`, a class of transformers' layers, that is called as `cached` calls layers."""
-
-    class Layer(base):
-        def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
-            """Run the layer on x [R, S, dim] with the rotary table [R, S, D, 2] there; `remember` is its cache."""
-            cache = None if remember is None else KeysAndValues(remember)
-            out = super().forward(x, mask, past_key_values=cache, position_embeddings=table.unbind(-1))
-            return out[0] if isinstance(out, tuple) else out
-
-    return Layer
-
-
-def make_layer(config: Any, index: int = 0) -> nn.Module:
-    """Build layer number `index` of a network from its configuration in transformers."""
-    from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+def make_backbone(config: Any) -> Any:
+    """Build transformers' language model of a configuration, from embeddings to hidden states."""
+    import transformers
 
     config._attn_implementation = "sdpa"
-    base: Any = LlamaDecoderLayer  # Emu3 and Janus have Llama's layers too
+    net = getattr(transformers, BACKBONES[config.model_type])(config)
     if config.model_type == "chameleon":
-        base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
-    if config.model_type == "Emu3":  # Emu3.5's own, see parity_decoders.families.emu3p5
-        base = Qwen3DecoderLayer
-    return adapt_layer(base)(config, index)
+        del net.vqmodel  # the image tokenizer, which is loaded by itself
+    return net
+
+
+def make_layer(config: Any) -> nn.Module:
+    """Build a layer of a network from its configuration in transformers."""
+    return make_backbone(copy_with(config, num_hidden_layers=1)).layers[0]
+
+
+def copy_with(config: Any, **changed: Any) -> Any:
+    """Copy a configuration with some values changed."""
+    return type(config).from_dict(config.to_dict() | changed)
 
 
 def make_rotary_table(config: Any) -> Tensor:
@@ -115,27 +104,50 @@ class Codes(nn.Module):
         return words[self.ids]
 
 
-class Llama(nn.Module):
-    """The network; `cached.Cached` decodes with it. `output` [.., dim] -> [.., V] knows the image's tokens."""
+class Rotary(nn.Module):
+    """The rotary table by position, of a network in transformers' layout."""
 
     table: Tensor
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.register_buffer("table", make_rotary_table(config), persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up cosines and sines of position_ids [R, S] in the dtype of x, each [R, S, width of a head]."""
+        cos, sin = self.table[position_ids].to(x.dtype).unbind(-1)
+        return cos, sin
+
+
+class Llama(nn.Module):
+    """The network, called as transformers calls a causal model. `output` [.., dim] -> [.., V] knows the image's
+    tokens."""
 
     def __init__(self, config: Any, output: nn.Module):
         """Build the network. config: transformers', of the language model; output: `Codes`, or what stands for it."""
         super().__init__()
-        from transformers.models.llama.modeling_llama import LlamaRMSNorm
+        from parity_decoders.slots import name_cache
 
         self.config, self.output = config, output
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(make_layer(config, i) for i in range(config.num_hidden_layers))
-        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.register_buffer("table", make_rotary_table(config), persistent=False)
+        self.backbone = make_backbone(config)
+        self.cache_keyword = name_cache(self.backbone)
 
     @property
-    def key_shape(self) -> tuple[int, int]:
-        """Heads and width of the keys and values of a position."""
-        attention: Any = self.layers[0].self_attn
-        return self.config.num_key_value_heads, attention.head_dim
+    def n_layers(self) -> int:
+        """How many layers keep keys and values."""
+        return len(self.backbone.layers)
+
+    @property
+    def width(self) -> int:
+        """The width of hidden states."""
+        return int(self.config.hidden_size)
+
+    def forward(self, past_key_values: Any = None, logits_to_keep: int = 0, **inputs: Tensor) -> Output:
+        """Compute logits and hidden states of inputs: inputs_embeds [R, S, dim], attention_mask, position_ids [R, S].
+        See `engine`; logits_to_keep: of so many last positions alone, 0 for all."""
+        cache = {self.cache_keyword: past_key_values, "use_cache": past_key_values is not None}
+        hidden = self.backbone(**inputs, **cache).last_hidden_state
+        return Output(self.output(hidden[:, -logits_to_keep:]), hidden)
 
 
 # The functions below read folders in transformers' layout.
@@ -212,7 +224,7 @@ def fill(
     check_fit(net, {new_name: adapt(new_name, stored[name]) for name, new_name in names.items()}, path)
     for name, tensor in tensors(path, device, dtype, stored.keys() - names.keys()):
         assign(net, names[name], adapt(names[name], tensor), path)
-    return net.to(device, dtype).eval()
+    return net.to(device).eval()  # buffers that are computed keep their dtype
 
 
 def load_network(
@@ -253,7 +265,7 @@ def make_companion(component: str, config: Any) -> nn.Module:
     drops no features, although Emu3's configuration names a dropout of a tenth: training that is resumed must be the
     same."""
     c = HiddenSizes(config.hidden_size, config.intermediate_size, config.rms_norm_eps)
-    return (Heads(c) if component == "heads" else FeatureDrafter(c, make_layer(config))).eval()
+    return (Heads(c) if component == "heads" else FeatureDrafter(c, make_layer(config), Rotary(config))).eval()
 
 
 def load_companion(component: str, file: Path, config: Any, device: str, dtype: torch.dtype) -> nn.Module:
@@ -326,35 +338,23 @@ def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
 def embed_prompts(net: Llama, inputs: Mapping[str, Tensor], guided: bool) -> Prompts:
     """Embed a batch of encoded captions; guided: with unconditional rows."""
     ids, valid = select_batch_ids(inputs, guided)
-    words = net.embed_tokens.weight
+    words = net.backbone.get_input_embeddings().weight
     output: Any = net.output
     return Prompts(F.embedding(ids, words), valid, ids.shape[1] - valid.sum(1), output.embeddings(words))
 
 
-def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool) -> Cached:
-    """Make the token model of a batch of encoded captions, with the companions that are loaded. guided: whether with
-    unconditional rows. Raises ParityError if prompt and picture are too long."""
-
-    def make_model(net: Llama) -> Cached:
-        return make_cached(net, nets["vq"].size, embed_prompts(net, inputs, guided))
-
-    codes = nets["vq"].quantize.embedding.weight
-    model = make_model(nets["net"])
-    model.raw_codebook = pad_codes(codes, model.vocab)
-    model.codebook = pad_codes(F.normalize(codes, dim=-1), model.vocab)
-    return add_companions(model, nets, make_model, select_batch_ids(inputs, guided)[0])
-
-
-def make_cached(net: Llama, s: Sizes, prompts: Prompts) -> Cached:
-    """Make the token model of embedded prompts, for pictures of sizes `s`. Raises ParityError if prompt and picture are
-    too long."""
-    prefix, valid, shift, embeddings = prompts
-    forced = make_grammar(s).to(prefix.device)
-    if (length := prefix.shape[1] + len(forced)) > net.config.max_position_embeddings:
+def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Any = None) -> Conditioned:
+    """Make the networks of a batch of encoded captions. guided: whether with unconditional rows; run: the target,
+    compiled. Raises ParityError if prompt and image are too long."""
+    s, net, codes = nets["vq"].size, nets["net"], nets["vq"].quantize.embedding.weight
+    forced, ids = make_grammar(s).to(codes.device), select_batch_ids(inputs, guided)[0]
+    if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
         allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
         raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
-    width = s["columns"] + s.get("line", 0)
-    return Cached(net, prefix, valid, embeddings, forced, width, shift)
+    vocab = s["vocab"] + s.get("line", 0) + s.get("end", 0)
+    codebooks = pad_codes(F.normalize(codes, dim=-1), vocab), pad_codes(codes, vocab)
+    canvas = Canvas(forced, s["columns"] + s.get("line", 0), codebooks)
+    return condition_networks(nets, partial(embed_prompts, inputs=inputs, guided=guided), canvas, run, ids)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:

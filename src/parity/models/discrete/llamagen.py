@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from parity_decoders.engine import Network, Output
 from parity_decoders.protocols.discrete import Encoder
+from parity_decoders.speculators import DrafterContext, DrafterNet, FeatureDrafter, FeedForward, Heads
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -28,16 +30,7 @@ from parity.base.headers import derive_sizes
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
-from parity.models.discrete.cached import (
-    Cached,
-    DrafterContext,
-    DrafterNet,
-    Prompts,
-    Remember,
-    add_companions,
-    compute_features,
-)
-from parity.models.discrete.companions import FeatureDrafter, FeedForward, Heads
+from parity.models.discrete.prompts import Canvas, Conditioned, Prompts, compute_features, condition_networks
 from parity.models.discrete.t5 import read_encoder
 
 FAMILY: dict[str, Any] = {  # see models.discrete
@@ -114,36 +107,53 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
 
 
-class Attention(nn.Module):
+class Rotary(nn.Module):
+    """The rotary table by position."""
+
+    table: Tensor
+
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.heads = c.heads
+        self.register_buffer("table", make_rotary_table(c), persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        """Look up the table of position_ids [R, S] in the dtype of x: [R, S, D / 2, 2]."""
+        return self.table[position_ids].to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, c: LlamaGenConfig, number: int):
+        """Build the attention of layer `number`."""
+        super().__init__()
+        self.heads, self.number = c.heads, number
         self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
 
-    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
-        """Attend from x [R, S, dim] where mask is true, to itself or, with `remember`, to what that returns."""
+    def forward(self, x: Tensor, table: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        """Attend from x [R, S, dim] by mask [R, 1, S, T] to itself or, with a cache, to what that holds."""
         h = self.heads
         qkv = self.wqkv(x).unflatten(-1, (3 * h, -1))
         rotated = rotate(qkv[:, :, : 2 * h], table)
-        q = rotated[:, :, :h]
-        k = rotated[:, :, h:]
-        v = qkv[:, :, 2 * h :]
-        if remember is not None:
-            k, v = remember(k, v)
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+        q, k, v = (x.transpose(1, 2) for x in (rotated[:, :, :h], rotated[:, :, h:], qkv[:, :, 2 * h :]))
+        if cache is not None:
+            k, v = cache.update(k, v, self.number)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.wo(out.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
-    def __init__(self, c: LlamaGenConfig):
-        """Build a transformer block, normalised before attention and MLP."""
+    """A transformer block, normalised before attention and MLP, called as transformers calls its layers."""
+
+    def __init__(self, c: LlamaGenConfig, number: int = 0):
+        """Build layer `number`."""
         super().__init__()
-        self.attention = Attention(c)
+        self.attention = Attention(c, number)
         self.feed_forward = FeedForward(c)
         self.attention_norm, self.ffn_norm = nn.RMSNorm(c.dim, c.eps), nn.RMSNorm(c.dim, c.eps)
 
-    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), table, mask, remember)
+    def forward(
+        self, x: Tensor, attention_mask: Tensor, position_embeddings: Tensor, past_key_values: Any = None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), position_embeddings, attention_mask, past_key_values)
         return x + self.feed_forward(self.ffn_norm(x))
 
 
@@ -180,9 +190,7 @@ class ClassEmbedder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The network. `forward` sees whole sequences (training, tests); `cached.Cached` decodes with a cache."""
-
-    table: Tensor
+    """The network, called as transformers calls a causal model."""
 
     def __init__(self, c: LlamaGenConfig):
         """Build the network with random weights."""
@@ -190,26 +198,45 @@ class Transformer(nn.Module):
         self.config = c
         self.cls_embedding = CaptionEmbedder(c) if c.caption_dim else ClassEmbedder(c)
         self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
-        self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.layers = nn.ModuleList(Block(c, i) for i in range(c.layers))
         self.norm = nn.RMSNorm(c.dim, c.eps)
         self.output = nn.Linear(c.dim, c.vocab, bias=False)
-        self.register_buffer("table", make_rotary_table(c), persistent=False)
+        self.rotary = Rotary(c)
 
     @property
-    def key_shape(self) -> tuple[int, int]:
-        """Heads and width of the keys and values of a position."""
-        return self.config.heads, self.config.dim // self.config.heads
+    def n_layers(self) -> int:
+        """How many layers keep keys and values."""
+        return self.config.layers
 
-    def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """Compute logits [B, n + 1, V] of positions 0..n given tokens [B, n]. condition: captions' embeddings [B,
-        prefix, D], or classes [B]; valid [B, prefix]: their mask; dropped [B] bool: rows without a caption."""
-        return self.output(self.features(condition, valid, dropped, tokens))
+    @property
+    def width(self) -> int:
+        """The width of hidden states."""
+        return self.config.dim
+
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor,
+        past_key_values: Any = None,
+        logits_to_keep: int = 0,
+    ) -> Output:
+        """Compute logits and hidden states of inputs_embeds [R, S, dim] at position_ids [R, S]: in the prefix and after
+        it. See `engine`; logits_to_keep: of so many last positions alone, 0 for all."""
+        x = inputs_embeds
+        table = self.rotary(x, position_ids)
+        for layer in self.layers:
+            x = layer(x, attention_mask, table, past_key_values)
+        hidden = self.norm(x)
+        return Output(self.output(hidden[:, -logits_to_keep:]), hidden)
 
     def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """Compute hidden states [B, n + 1, dim], which `forward` multiplies with the output matrix; see there."""
+        """Compute hidden states [B, n + 1, dim] of positions 0..n given tokens [B, n], which `output` makes logits.
+        condition: captions' embeddings [B, prefix, D], or classes [B]; valid [B, prefix]: their mask; dropped [B] bool:
+        rows without a caption."""
         prefix = self.cls_embedding(condition, dropped)
-        shift = torch.zeros(1, dtype=torch.int64, device=prefix.device)
-        return compute_features(self, Prompts(prefix, valid, shift, self.tok_embeddings.weight), tokens)
+        padding = torch.zeros(1, dtype=torch.int64, device=prefix.device)
+        return compute_features(self, Prompts(prefix, valid, padding, self.tok_embeddings.weight), tokens)
 
 
 class CaptionedDrafter(DrafterNet):
@@ -223,15 +250,17 @@ class CaptionedDrafter(DrafterNet):
         self.tokens = nn.Embedding(c.vocab, c.dim)
         self.fc = nn.Linear(2 * c.dim, c.dim)
         self.layer = Block(c)
+        self.rotary = Rotary(c)
         self.norm = nn.Identity()
         self.layer.register_module("attention_norm", nn.Identity())
 
-    def make_context(self, target: Cached, ids: Tensor | None = None) -> DrafterContext:
+    def make_context(self, target: Network, ids: Tensor | None = None) -> DrafterContext:
         """Make the caption's context: the target's features at all its positions but the last, each with token 0."""
-        words = self.tokens.weight[:1].expand(*target.prefix_states.shape[:2], -1)
+        states = target.last[:, :0] if target.states is None else target.states
+        words = self.tokens.weight[:1].expand(*states.shape[:2], -1)
         on = torch.ones_like(words[..., 0], dtype=torch.bool)
-        n_before = target.net.config.prefix - words.shape[1]
-        return DrafterContext(self.tokens.weight, words, target.prefix_states, on, target.shift - n_before)
+        n_before = target.model.config.prefix - words.shape[1]
+        return DrafterContext(self.tokens.weight, words, states, on, target.padding - n_before)
 
 
 NAMES = {  # a released drafter's tensors get these names; its q, k and v are joined to one matrix
@@ -327,7 +356,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 def make_companion(component: str, c: LlamaGenConfig) -> nn.Module:
     """Build "heads" or a "drafter" for a target of these sizes, or a "draft" model of these sizes."""
     if component == "drafter":
-        return FeatureDrafter(c, Block(c))
+        return FeatureDrafter(c, Block(c), Rotary(c))
     return Heads(c) if component == "heads" else Transformer(c)
 
 
@@ -349,21 +378,20 @@ def embed_conditions(net: Transformer, condition: Tensor, valid: Tensor, guided:
     if guided:
         condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
         dropped = torch.cat([dropped, ~dropped])
-    shift = torch.zeros(len(condition), dtype=torch.int64, device=condition.device)
-    return Prompts(net.cls_embedding(condition, dropped), valid, shift, net.tok_embeddings.weight)
+    padding = torch.zeros(len(condition), dtype=torch.int64, device=condition.device)
+    return Prompts(net.cls_embedding(condition, dropped), valid, padding, net.tok_embeddings.weight)
 
 
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool) -> Cached:
-    """Make the token model of a batch (`embed_prompts`), with the companions that are loaded."""
-
-    def make_model(net: Transformer) -> Cached:
-        return make_cached(net, embed_prompts(net, inputs, guided))
-
-    model = make_model(nets["net"])
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Any = None) -> Conditioned:
+    """Make the networks of a batch (`embed_prompts`). run: the target, compiled."""
     codes = nets["vq"].quantize
-    model.codebook = codes.codes
-    model.raw_codebook = codes.embedding.weight
-    return add_companions(model, nets, make_model)
+    canvas = make_canvas(nets["net"], (codes.codes, codes.embedding.weight))
+    return condition_networks(nets, partial(embed_prompts, inputs=inputs, guided=guided), canvas, run)
+
+
+def make_canvas(net: Transformer, codebooks: tuple[Tensor, Tensor]) -> Canvas:
+    """Describe the images: no token is forced."""
+    return Canvas(torch.full((net.config.grid**2,), -1, device=codebooks[0].device), net.config.grid, codebooks)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
@@ -389,15 +417,3 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     if classes := sizes(manifest).classes:
         return partial(read_labels, classes=classes)
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
-
-
-def LlamaGen(net: Transformer, condition: Tensor, valid: Tensor, guided: bool) -> Cached:  # noqa: N802
-    """Make the token model of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; with
-    unconditional rows if `guided`."""
-    return make_cached(net, embed_conditions(net, condition, valid, guided))
-
-
-def make_cached(net: Transformer, prompts: Prompts) -> Cached:
-    """Make the token model of embedded prompts."""
-    forced = torch.full((net.config.grid**2,), -1, device=prompts.prefix.device)  # no token of a picture is forced
-    return Cached(net, prompts.prefix, prompts.valid, prompts.embeddings, forced, width=net.config.grid)

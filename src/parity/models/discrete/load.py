@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.compiling import CompiledPass
+from parity_decoders.engine import Sampled
+from parity_decoders.sampling import TokenSampling
 from torch import Tensor, nn
 
 from parity.base.devices import RENDERED, run_in_batches
-from parity.models.compiling import CompiledPass
-from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.vq import to_pixels
 
 
@@ -29,7 +28,7 @@ class Loaded:
     manifest: Mapping[str, Any]
     nets: dict[str, nn.Module]
     device: torch.device
-    run: Pass = logits_pass  # this function, compiled or not, runs a pass
+    run: CompiledPass | None = None  # the target, compiled
     captured: bool = False  # whether passes are captured where they can be
 
     def __post_init__(self) -> None:
@@ -39,7 +38,7 @@ class Loaded:
     @property
     def compiles_whole(self) -> bool:
         """Whether a decoder's pass is compiled as one graph; on a CPU that costs more than the network's part alone."""
-        return isinstance(self.run, CompiledPass) and self.device.type != "cpu"
+        return self.run is not None and self.device.type != "cpu"
 
     def take_companion(self, name: str) -> "Loaded":
         """Return target and image tokenizer as they are, with the companion of this name ("": none), which is loaded
@@ -51,13 +50,13 @@ class Loaded:
         return replace(self, nets=nets)
 
     @torch.inference_mode()
-    def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
-        """Make the token model of encoded prompts; sampling: fields of TokenSampling. Columns of text are not read."""
+    def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any], queue: Any = None) -> Sampled:
+        """Make the token model of encoded prompts; sampling: fields of TokenSampling; queue: rows that wait for a
+        place. Columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        model = self.family.condition(self.nets, numbers, settings.guidance != 1)
-        model.run = self.run
-        return Sampled(model, settings)
+        target, companions = self.family.condition(self.nets, numbers, settings.guidance != 1, self.run)
+        return Sampled(target, settings, companions, queue)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = RENDERED) -> np.ndarray:
@@ -84,10 +83,8 @@ def load(
 ) -> Loaded:
     """Load the networks of a manifest, and `needs`, a companion, unless it is "". fast: compile the pass."""
     nets = load_networks(manifest, ("vq", "net"), device, dtype)
-    loaded = Loaded(manifest, nets, torch.device(device)).take_companion(needs)
-    if fast:
-        loaded.run = CompiledPass(logits_pass, loaded.device.type)
-    return loaded
+    run = CompiledPass(nets["net"].forward, torch.device(device).type) if fast else None
+    return Loaded(manifest, nets, torch.device(device), run).take_companion(needs)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:

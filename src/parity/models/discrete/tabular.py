@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from parity_decoders.protocols.discrete import FINAL, TokenModel
+from parity_decoders.protocols.discrete import FINAL, TokenModel, TreePass
 from torch import Tensor
 
 BASE, PRIME = 31, 65_537
@@ -101,7 +101,7 @@ class StateModel:
         self.extend_states(first, torch.where(final, positions, 0).amax(1).maximum(first))
         self.memory, self.reached = memory, first
 
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> TreePass:
         """Compute logits [R, S, V] after a tree's nodes: tokens, positions, parents [R, S], -1 for stored ones."""
         positions_stored = positions.clamp(0, self.length)
         self.extend_states(self.reached, self.reached.maximum(positions_stored[:, 0]))
@@ -117,12 +117,11 @@ class StateModel:
             parent = parents[row, node]
             parent_states = states[row, torch.where(parent < 0, node, parent)]
             states[row, node] = self.read(parent_states, fed[row, node])
-        self.nodes = tokens, positions, states
-        return self.laws(states)
+        return TreePass(self.laws(states), tokens, positions, parents, states)
 
-    def keep(self, nodes: Tensor) -> None:
-        """Store nodes [R, W] of the last tree, -1 for none, at their positions, with the states after them."""
-        tokens, positions, states = self.nodes
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Store nodes [R, W] of a tree, -1 for none, at their positions, with the states after them."""
+        tokens, positions, states = tree.tokens, tree.positions, tree.state
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
         in_length = positions[row, node] < self.length
@@ -267,27 +266,46 @@ class TabularDrafter:
 
     def __init__(self, draft: TokenModel):
         self.draft = draft
+        self.shown: list[tuple[Tensor, ...]] = []  # nodes since `logits`
 
     def join(self, rows: Tensor, fresh: "TabularDrafter") -> None:
         """Do nothing. See TokenModel."""
 
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Do nothing: no feature is read. See Drafter."""
+
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        self.shown: list[tuple[Tensor, ...]] = []
+        self.shown = []
         return self.draft.logits(tokens, positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V] after further nodes, by running all nodes since `logits` through the draft model."""
         self.shown.append((tokens, positions, parents))
-        return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
+        shown = self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))
+        return shown.logits[:, -tokens.shape[1] :]
 
 
 class TabularHeads:
     """A draft model used as `Heads`."""
 
     def __init__(self, draft: TokenModel):
-        self.continue_tree = self.tree = draft.tree
+        self.draft = draft
         self.logits = draft.logits
-        self.keep = draft.keep
+        self.read: TreePass | None = None  # the target's last tree
+
+    def continue_tree(self, tree: TreePass) -> Tensor:
+        """Compute logits [B, S, V] after the nodes of a tree of the target. See Heads."""
+        self.read = self.draft.tree(tree.tokens, tree.positions, tree.parents)
+        return self.read.logits
+
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Store nodes [B, W] of the tree that was read last. See Heads."""
+        assert self.read is not None
+        self.draft.keep(self.read, nodes)
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """Compute logits [B, S, V] after the nodes of a tree. See Heads."""
+        return self.draft.tree(tokens, positions, parents).logits
 
 
 def count_prefixes(vocab: int, length: int) -> int:
