@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity_decoders.engine import Sampled
+from parity_decoders.engine import Network, Sampled
 from parity_decoders.families.emu3p5 import load_emu3p5
 from parity_decoders.noise import counted_noise
 from parity_decoders.sampling import TokenSampling
@@ -52,10 +52,11 @@ class FamilyPair:
     theirs: Any
     inputs: dict[str, Tensor]  # the CAPTIONS, encoded
 
-    def make_model(self, rows: Any = slice(None), guided: bool = True, **replaced: Tensor) -> Cached:
+    def make_model(self, rows: Any = slice(None), guided: bool = True, **replaced: Tensor) -> Network:
         """Make our model of the captions `rows`, which has read them; `replaced` replace encoded inputs."""
         inputs = {k: v[rows] for k, v in (self.inputs | replaced).items()}
-        return self.loaded.family.condition(self.loaded.nets, inputs, guided)
+        target: Network = self.loaded.family.condition(self.loaded.nets, inputs, guided).target
+        return target
 
     @property
     def language(self) -> Any:
@@ -129,7 +130,7 @@ def load_pair(layout: str, folder: Path, **changed: Any) -> FamilyPair:
     return FamilyPair(layout, loaded, theirs, short)
 
 
-def decode_rows(model: Cached, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
+def decode_rows(model: Network, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
     """Decode rows with a method; each row has the noise of its number in `rows`."""
     start = torch.zeros(len(rows), dtype=torch.int64)
     law = Sampled(model, sampling)

@@ -9,7 +9,7 @@ from decoders.tests.architectures import CONFIGURATIONS, make_model
 from decoders.tests.image_models import Chameleon, Emu3, GlmImage, ImageGPT, Janus
 from decoders.tests.tape import Calls, Tape
 
-from parity_decoders import captured, slots, verification
+from parity_decoders import cache, captured, verification
 from parity_decoders import transformers as decoders
 from parity_decoders.discrete import mtj
 from parity_decoders.errors import DecodingError
@@ -96,7 +96,7 @@ def recorded(as_on_a_gpu, monkeypatch):
             calls.extend(str(call) for call, *_ in self.calls.made)
 
     monkeypatch.setattr(captured, "Captured", Noted)
-    monkeypatch.setitem(slots.MULTIPLES, "cpu", 16)
+    monkeypatch.setitem(cache.MULTIPLES, "cpu", 16)
     return calls
 
 

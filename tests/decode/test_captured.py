@@ -49,22 +49,30 @@ def loaded(monkeypatch):
     return loop.load("discrete", manifest, SPEC)
 
 
+def fix_model(model, static):
+    """Let a model decode with shapes fixed as on a GPU."""
+    model.static = model.network.cache.static = static
+    for companion in (model.companions or {}).values():
+        if hasattr(companion, "cache"):
+            companion.cache.static = static
+    return model
+
+
 @pytest.fixture
 def begin(loaded):
     """A function that starts a decoder as on a GPU, with fixed shapes."""
 
-    def make_model(texts, static=True):
-        model = loaded.model(encode_texts(texts, loaded.manifest), SAMPLING)
-        model.static = model.model.static = static
-        return model
+    def make_model(texts, static=True, queue=None):
+        return fix_model(loaded.model(encode_texts(texts, loaded.manifest), SAMPLING, queue), static)
 
     def start(decoder, texts, waiting=(), static=True):
-        model = make_model(texts, static)
         noise = batch_noise(0, texts, dtype=torch.float64)
         noise.array = not static
+        queue = None
         if waiting:
             keys = batch_noise(0, [*texts, *waiting], dtype=torch.float64).keys
-            model.queue = loop.Queue(model, noise, keys, lambda rows: make_model([*texts, *waiting][rows]))
+            queue = loop.Queue(noise, keys, lambda rows: make_model([*texts, *waiting][rows]))
+        model = make_model(texts, static, queue)
         function, options = DECODERS[decoder]
         return model, function(model, torch.zeros_like(noise.keys), noise=noise, **options)
 
@@ -72,7 +80,7 @@ def begin(loaded):
 
 
 def decode(model, steps):
-    start = torch.zeros(len(model.model.on) // 2, dtype=torch.int64)
+    start = torch.zeros(len(model.network.last) // 2, dtype=torch.int64)
     return loop.import_kind("discrete").record(model, start, steps)
 
 
@@ -145,8 +153,7 @@ def test_a_pass_compiles_as_one_graph_for_each_reach(begin, monkeypatch, aot, ca
     expected = decode(*begin(decoder, TEXTS[:2]))
     for _ in range(2):  # the second batch has the graphs of the first
         model, passes = begin(decoder, TEXTS[:2])
-        compile_passes(passes)
-        compiled = decode(model, run_captured(passes, Again))
+        compiled = decode(model, run_captured(compile_passes(passes), Again))
         for name in ("tokens", "step", "nodes"):
             assert torch.equal(getattr(compiled, name), getattr(expected, name)), name
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
@@ -174,8 +181,7 @@ def test_a_pass_that_cannot_be_compiled_runs_as_it_is(begin, monkeypatch, capsys
     monkeypatch.setattr(torch, "compile", refuse)
     expected = decode(*begin("sjd_coupled", TEXTS[:1]))
     model, passes = begin("sjd_coupled", TEXTS[:1])
-    compile_passes(passes)
-    assert torch.equal(decode(model, passes).step, expected.step)
+    assert torch.equal(decode(model, compile_passes(passes)).step, expected.step)
     assert capsys.readouterr().err.count("is not known") == 1
 
 
@@ -183,10 +189,8 @@ def fix_shapes(loaded, monkeypatch):
     """Let loaded networks decode with shapes fixed as on a GPU."""
     draw = loop.batch_noise
 
-    def make_model(rows, sampling):
-        model = type(loaded).model(loaded, rows, sampling)
-        model.static = model.model.static = True
-        return model
+    def make_model(rows, sampling, queue=None):
+        return fix_model(type(loaded).model(loaded, rows, sampling, queue), True)
 
     def make_noise(*given):
         noise = draw(*given)

@@ -7,7 +7,7 @@ from parity_decoders import verification
 from parity_decoders.discrete import mtj
 from parity_decoders.noise import counted_noise
 from parity_decoders.passes import Passes
-from parity_decoders.protocols.discrete import find_ancestors
+from parity_decoders.protocols.discrete import TreePass, find_ancestors
 from parity_decoders.window import LawsByPosition
 
 from decoders.tests.tape import Calls
@@ -55,12 +55,13 @@ class HashedModel:
         return self.laws[self.sum_tokens(positions + 1) % K]
 
     def tree(self, tokens, positions, parents):
-        self.nodes = tokens, (positions + 1).clamp(max=L + 1)
-        added = torch.where(find_ancestors(parents), (tokens * WEIGHTS[self.nodes[1]])[:, None], 0).sum(-1)
-        return self.laws[(self.sum_tokens(positions[:, :1].clamp(min=0)) + added) % K]
+        places = (positions + 1).clamp(max=L + 1)
+        added = torch.where(find_ancestors(parents), (tokens * WEIGHTS[places])[:, None], 0).sum(-1)
+        laws = self.laws[(self.sum_tokens(positions[:, :1].clamp(min=0)) + added) % K]
+        return TreePass(laws, tokens, positions, parents, places)
 
-    def keep(self, nodes):
-        tokens, places = (x.gather(1, nodes.clamp(min=0)) for x in self.nodes)
+    def keep(self, tree, nodes):
+        tokens, places = (x.gather(1, nodes.clamp(min=0)) for x in (tree.tokens, tree.state))
         self.memory.scatter_(1, places, tokens)
 
 
@@ -75,7 +76,7 @@ def start(method, changed, rows, waiting=0, static=True):
     )
     noise.array = not static
     if waiting:
-        model.queue = Queue(model, noise, keys.keys, lambda places: HashedModel(places.stop - places.start, static))
+        model.queue = Queue(noise, keys.keys, lambda places: HashedModel(places.stop - places.start, static))
     begun = torch.zeros(rows, dtype=torch.int64)
     return model, begun, import_decoder("discrete", method)(model, begun, noise=noise, **(chosen | changed))
 

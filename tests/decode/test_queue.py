@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from parity_decoders import captured, verification
-from parity_decoders.engine import Sampled
+from parity_decoders.engine import Network, Sampled
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.sampling import TokenSampling
@@ -20,7 +20,6 @@ from parity.decode.discrete import record
 from parity.decode.shard_io import TIMES
 from parity.experiment import options
 from parity.models import add, fetch
-from parity.models.discrete import cached
 from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
@@ -56,7 +55,7 @@ def decode_refilled(law: str, method: str, method_options: dict[str, Any]) -> An
     start = torch.zeros(AT_ONCE, dtype=torch.int64)
     noise = counted_noise(2, range(AT_ONCE))
     keys = counted_noise(2, range(N)).keys
-    model.queue = loop.Queue(model, noise, keys, lambda rows: make_model(law, rows.stop - rows.start))
+    model.queue = loop.Queue(noise, keys, lambda rows: make_model(law, rows.stop - rows.start))
     return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **method_options))
 
 
@@ -151,24 +150,25 @@ def test_a_longer_prompt_moves_buffers_and_passes_are_recorded_anew(is_noticed, 
     assert np.array_equal(refilled.tokens, expected.tokens) == is_noticed
 
 
-@pytest.mark.parametrize("owner", [cached.Cached, EagleDrafter], ids=["target", "drafter"])
+@pytest.mark.parametrize("owner", [Network, EagleDrafter], ids=["target", "drafter"])
 def test_a_prompt_of_the_row_before_is_noticed(owner, words, monkeypatch):
     """Must fail: a network, the target or the drafter, that keeps keys and values of the row that was done."""
     loaded, rows = words
     spec = make_spec("lantern_pp") | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
     batched = loop.decode("discrete", loaded, spec, rows, 3)
-    take_prompts = cached.SlotCache.take_prompts
+    join = owner.join
 
     def keep_old_prompts(self: Any, which: Any, fresh: Any) -> None:
-        """Take the prompts of new rows as `take_prompts` does, but leave the old ones in the tensors of `owner`."""
-        indices = which.nonzero()[:, 0]
-        old, prefix = self.cache.clone(), self.prefix
-        take_prompts(self, which, fresh)
-        if isinstance(self, owner):
-            start = self.prefix - prefix
-            self.cache[:, indices, start : start + prefix] = old[:, indices, :prefix]
+        """Let new rows join, but leave the keys and values of the old ones' prompts."""
+        indices, prefix = which.nonzero()[:, 0], self.cache.prefix
+        old = [(layer.keys.clone(), layer.values.clone()) for layer in self.cache.layers]
+        join(self, which, fresh)
+        start = self.cache.prefix - prefix
+        for layer, (keys, values) in zip(self.cache.layers, old, strict=True):
+            layer.keys[indices, start : start + prefix] = keys[indices, :prefix]
+            layer.values[indices, start : start + prefix] = values[indices, :prefix]
 
-    monkeypatch.setattr(cached.SlotCache, "take_prompts", keep_old_prompts)
+    monkeypatch.setattr(owner, "join", keep_old_prompts)
     refilled = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
     assert not np.array_equal(batched.tokens, refilled.tokens) or not np.array_equal(batched.nfe, refilled.nfe)
 
@@ -191,13 +191,14 @@ def test_logits_without_a_distribution_end_the_job(monkeypatch, method, value, r
     """A row whose token was drawn from them may have given its place to another."""
     table, _, sampling = LAWS["guided"]
     spoil = spoil_logits(2, 3, value)
-    for name in ("logits", "tree"):
-        compute = getattr(TabularModel, name)
-        monkeypatch.setattr(
-            TabularModel,
-            name,
-            lambda self, tokens, positions, *x, f=compute: spoil(f(self, tokens, positions, *x), positions),
-        )
+    logits, tree = TabularModel.logits, TabularModel.tree
+    monkeypatch.setattr(TabularModel, "logits", lambda self, tokens, x: spoil(logits(self, tokens, x), x))
+
+    def spoil_tree(self, tokens, positions, parents):
+        found = tree(self, tokens, positions, parents)
+        return found._replace(logits=spoil(found.logits, positions))
+
+    monkeypatch.setattr(TabularModel, "tree", spoil_tree)
     monkeypatch.setitem(LAWS, "guided", (table, None, sampling))
     decode = decode_refilled if refills and method != "spec" else decode_together
     with pytest.raises(DecodingError, match="row 2, position 4 are NaN or infinite, or allow no token"):

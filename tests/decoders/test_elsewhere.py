@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from parity.models.discrete.cached import add_companions
 from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.continuous import Pair, Start, draw_order
@@ -20,7 +19,8 @@ from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_companion
+from parity.models.discrete.prompts import condition_networks
 from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model
 
@@ -54,8 +54,8 @@ class Nets:
         """Make the networks of every family, random and in float64."""
         self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
         self.drafter, self.heads = (
-            randomize(FeatureDrafter(LLAMAGEN, Block(LLAMAGEN)), 2),
-            randomize(Heads(LLAMAGEN), 3),
+            randomize(make_companion("drafter", LLAMAGEN), 2),
+            randomize(make_companion("heads", LLAMAGEN), 3),
         )
         self.families = {
             "mar": [randomize(mar.MARNet(MAR), s, 0.1) for s in (0, 1)],
@@ -83,12 +83,11 @@ class Nets:
         condition = put(torch.randn(ROWS, 3, 4, generator=generator, dtype=torch.float64))
         captions = torch.tensor([[True] * 3, [False, True, True], [False, False, True]])
         valid = put(captions)
-        model = LlamaGen(self.net, condition, valid, True)
         codes = torch.randn(16, 2, generator=generator, dtype=torch.float64)
-        model.raw_codebook, model.codebook = put(codes), put(torch.nn.functional.normalize(codes))
-        nets = {"drafter": self.drafter, "draft": self.small, "heads": self.heads}
-        add_companions(model, nets, lambda net: LlamaGen(net, condition, valid, True))
-        return Sampled(model, TokenSampling(guidance=1.8, top_k=12))
+        canvas = make_canvas(self.net, (put(torch.nn.functional.normalize(codes)), put(codes)))
+        nets = {"net": self.net, "drafter": self.drafter, "draft": self.small, "heads": self.heads}
+        model, companions = condition_networks(nets, lambda net: embed_conditions(net, condition, valid, True), canvas)
+        return Sampled(model, TokenSampling(guidance=1.8, top_k=12), companions)
 
     def make_xlnet(self, put: Put) -> CachedXLNet:
         """Make an any-subset model with random weights, which `put` moves."""

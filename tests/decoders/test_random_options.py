@@ -4,7 +4,7 @@ that it has alone, and where it shares plain decoding's noise, plain decoding's 
 import copy
 import inspect
 import random
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -43,21 +43,22 @@ def make_networks():
     return nets
 
 
-def make_model(rows, need, sampling, static):
-    """Make the model of some captions with the companion `need`. static: with shapes fixed as on a GPU."""
+def make_model(rows, need, sampling, static, queue=None):
+    """Make the model of some captions with the companion `need`. static: with shapes fixed as on a GPU; queue: rows
+    that wait for a place."""
     nets = make_networks()
     batch = CAPTIONS[rows], VALID[rows], sampling.guidance != 1
     model = LlamaGen(nets["net"], *batch)
-    model.codebook = model.raw_codebook = torch.nn.functional.normalize(nets["net"].tok_embeddings.weight, dim=-1)
-    model.static = static
+    model.cache.static = static
+    companions = {}
     if need == "draft":
-        model.draft = LlamaGen(nets["draft"], *batch)
-        model.draft.returns, model.draft.static = True, static
+        companions["draft"] = LlamaGen(nets["draft"], *batch)
+        companions["draft"].cache.static = static
     if need == "heads":
-        model.heads = FeatureHeads(nets["heads"], model)
+        companions["heads"] = FeatureHeads(nets["heads"], model)
     if need == "drafter":
-        model.drafter = EagleDrafter(nets["drafter"], model)
-    return Sampled(model, sampling)
+        companions["drafter"] = EagleDrafter(nets["drafter"], model)
+    return Sampled(model, sampling, companions, queue)
 
 
 def draw_option(rng, hint, default):
@@ -94,10 +95,9 @@ def decode(method, chosen, rows, at_once, sampling, static=False):
     """Decode captions, `at_once` of them in a batch that is refilled."""
     keys = counted_noise(5, range(6), torch.float64).keys[rows]
     noise = Noise(keys[:at_once].clone(), torch.float64)
-    make = lambda some: make_model(some, needs("discrete", method), sampling, static)  # noqa: E731
-    model, start = make(rows[:at_once]), torch.zeros(at_once, dtype=torch.int64)
-    if at_once < len(rows):
-        model.queue = Queue(model, noise, keys, lambda places: make(rows[places]))
+    make = partial(make_model, need=needs("discrete", method), sampling=sampling, static=static)
+    queue = Queue(noise, keys, lambda places: make(rows[places])) if at_once < len(rows) else None
+    model, start = make(rows[:at_once], queue=queue), torch.zeros(at_once, dtype=torch.int64)
     return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **chosen))
 
 

@@ -196,7 +196,7 @@ def test_a_hashed_law_is_of_the_whole_prefix():
 
 def test_a_hashed_law_in_a_tree_is_of_the_path():
     model, _ = feed_hashed()
-    nodes = model.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0]
+    nodes = model.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0][0]
     for node, path in enumerate(([3], [3, 1], [3, 2], [3, 1, 4])):
         assert (nodes[node] == feed_hashed(*path)[1]).all()
 
@@ -205,7 +205,7 @@ def test_a_hashed_law_in_a_tree_is_of_all_final_nodes():
     """The last branch follows the first node, which is not its ancestor, but not that one's draft."""
     model, _ = feed_hashed(3)
     parents = torch.tensor([[FINAL, 0, FINAL, 2]])
-    nodes = model.tree(torch.tensor([[1, 2, 4, 0]]), torch.tensor([[1, 2, 3, 4]]), parents)[0]
+    nodes = model.tree(torch.tensor([[1, 2, 4, 0]]), torch.tensor([[1, 2, 3, 4]]), parents)[0][0]
     for node, path in enumerate(([3, 1], [3, 1, 2], [3, 1, 4], [3, 1, 4, 0])):
         assert (nodes[node] == feed_hashed(*path)[1]).all()
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from parity.models.discrete.cached import SlotCache
 from parity_decoders.compiling import CompiledPass
+from parity_decoders.engine import Network
 
 from parity.decode import loop
 from parity.experiment.options import options
@@ -22,19 +22,19 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path, method):
     spec = {"method": method, "options": options("discrete", method, {"window": 5}), "seed": 0}
     spec |= {"sampling": {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}, "dtype": "float64"}
     real = torch.compile
-    run_pass = SlotCache.run_pass
+    prepare = Network.prepare
     batches = []
 
     def trace(function, *, options, **settings):
         """Trace as torch.compile does, without minutes of a C++ compiler."""
         return real(function, backend="eager", options=options, **settings)
 
-    def record_batch(self, x, *arguments):
-        """Run the network, and note the number of rows."""
-        batches.append(len(x))
-        return run_pass(self, x, *arguments)
+    def record_batch(self, inputs, slots, *arguments):
+        """Prepare a pass, and note the number of rows."""
+        batches.append(len(slots))
+        return prepare(self, inputs, slots, *arguments)
 
-    monkeypatch.setattr(SlotCache, "run_pass", record_batch)
+    monkeypatch.setattr(Network, "prepare", record_batch)
     monkeypatch.setattr(torch, "compile", trace)
     loaded = (loop.load("discrete", manifest, spec, fast=fast) for fast in (False, True))
     eager, fast = (loop.decode("discrete", networks, spec, rows, 3) for networks in loaded)

@@ -9,18 +9,17 @@ from parity_decoders.discrete.vvs import vvs
 from parity_decoders.engine import Sampled
 from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.sampling import TokenSampling
-from parity_decoders.speculators import EagleDrafter, FeatureHeads, add_companions
+from parity_decoders.speculators import EagleDrafter, FeatureHeads
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.discrete.llamagen import (
-    Block,
-    FeatureDrafter,
     Heads,
     LlamaGen,
     LlamaGenConfig,
     Transformer,
+    make_companion,
     make_rotary_table,
 )
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
@@ -104,7 +103,8 @@ def test_cached_decoding_equals_recomputation(net, embedded_captions):
     model = LlamaGen(net, embeddings, valid, guided=True)
     dropped = torch.tensor([False] * 3 + [True] * 3)
     with torch.inference_mode():
-        full = net(torch.cat([embeddings] * 2), torch.cat([valid] * 2), dropped, torch.cat([final] * 2))
+        conditions = torch.cat([embeddings] * 2), torch.cat([valid] * 2)
+        full = net.output(net.features(*conditions, dropped, torch.cat([final] * 2)))
     starts, guess = torch.tensor([0, 0, 0]), torch.Generator().manual_seed(1)
     for advance in ([3, 1, 2], [1, 4, 1], [5, 1, 2], [2, 2, 6]):
         indices = starts[:, None] + torch.arange(6)
@@ -129,15 +129,14 @@ def test_the_laws_of_other_rows_stay_as_finished_rows_leave(net, embedded_captio
     model = LlamaGen(net, *embedded_captions, guided=False)
     for step in range(L):
         positions = (step * pace + torch.arange(4) - 1).clamp(max=L - 1)
-        laws = model.logits(line.gather(1, positions + 1), positions)
         is_open = (positions < L - 1).any(1)
-        assert model.going.sort().values.tolist() == is_open.nonzero()[:, 0].tolist()
+        model.release(~is_open)
+        laws = model.logits(line.gather(1, positions + 1), positions)
+        assert model.active.index.sort().values.tolist() == is_open.nonzero()[:, 0].tolist()
         for b in is_open.nonzero()[:, 0].tolist():
             single_law = single[b].logits(line[b : b + 1].gather(1, positions[b : b + 1] + 1), positions[b : b + 1])[0]
             assert torch.allclose(laws[b], single_law, atol=1e-9)
         assert (laws[~is_open] == 0).all()
-    with pytest.raises(ValueError, match="was done in an earlier pass"):
-        model.logits(line[:, :1], torch.full((rows, 1), -1))
 
 
 def test_padding_of_a_caption_is_masked(net, embedded_captions):
@@ -151,15 +150,13 @@ def test_padding_of_a_caption_is_masked(net, embedded_captions):
 @pytest.fixture(scope="module")
 def drafter():
     torch.manual_seed(2)
-    return FeatureDrafter(SMALL, Block(SMALL)).double().eval()
+    return make_companion("drafter", SMALL).double().eval()
 
 
 def make_drafted_model(net, drafter, embeddings, valid, guided):
     """Make a LlamaGen of embedded captions, with a codebook and a drafter that reads its features."""
     model = LlamaGen(net, embeddings, valid, guided)
-    model.codebook = torch.nn.functional.normalize(net.tok_embeddings.weight.detach(), dim=-1)
-    model.drafter = EagleDrafter(drafter, model)
-    return model
+    return model, {"drafter": EagleDrafter(drafter, model)}
 
 
 @pytest.mark.parametrize("options", [{"interval": 2}, {"replace": 1.0}])
@@ -167,8 +164,8 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
     """After every pass of vvs, keys, values and features equal those of a fresh prefill of the same tokens."""
     embeddings, valid = embedded_captions
     L = 16
-    model = make_drafted_model(net, drafter, embeddings, valid, True)
-    sampled = Sampled(model, TokenSampling(guidance=2.0))
+    model, companions = make_drafted_model(net, drafter, embeddings, valid, True)
+    sampled = Sampled(model, TokenSampling(guidance=2.0), companions)
     noise = batch_noise(0, IDS, dtype=torch.float64)
     line = torch.zeros(3, L + 12, dtype=torch.int64)
     skipped = 0
@@ -179,14 +176,21 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
         line.scatter_(1, indices, torch.where(indices < ends[:, None], step.tokens, line.gather(1, indices)))
         skipped += int((step.kept > 4).sum())
         n_tokens = int(ends.min())  # the fewest tokens that a row has; all but its last were fed
-        fresh = make_drafted_model(net, drafter, embeddings, valid, True)
-        tokens = torch.cat([line[:, :1], line[:, : n_tokens - 1]], 1)
-        fresh.logits(tokens.repeat(2, 1), torch.arange(-1, n_tokens - 1).expand(6, -1))
+        fresh, others = make_drafted_model(net, drafter, embeddings, valid, True)
+        reader = others["drafter"]
+        nodes = torch.arange(n_tokens).expand(6, -1)
+        tokens = torch.cat([line[:, :1], line[:, : n_tokens - 1]], 1).repeat(2, 1)
+        read = fresh.tree(tokens, nodes - 1, nodes - 1)
+        fresh.keep(read, nodes)
+        reader.keep(read, nodes)
         end = SMALL.prefix + n_tokens - 1
         with torch.inference_mode():
-            mine, theirs = model.cache, fresh.cache[:, model.going]  # keys and values of rows that are not done
-            assert torch.allclose(mine[:, :, :end], theirs[:, :, :end], atol=1e-9)
-        assert torch.allclose(model.features[:, :n_tokens], fresh.features[:, :n_tokens], atol=1e-9)
+            left = model.active.index  # rows that are not done
+            for mine, theirs in zip(model.cache.layers, fresh.cache.layers, strict=True):
+                assert torch.allclose(mine.keys[:, :end], theirs.keys[left, :end], atol=1e-9)
+                assert torch.allclose(mine.values[:, :end], theirs.values[left, :end], atol=1e-9)
+            features = companions["drafter"].features
+            assert torch.allclose(features[left, :n_tokens], reader.features[left, :n_tokens], atol=1e-9)
     assert skipped > 0
 
 
@@ -197,8 +201,8 @@ def test_a_row_that_is_verified_drafts_as_without_one_that_skips(net, drafter, e
 
     def decode(rows):
         """Decode these rows in one batch."""
-        model = make_drafted_model(net, drafter, *(x[rows] for x in embedded_captions), True)
-        return decode_rows(vvs, Sampled(model, TokenSampling(guidance=2.0)), rows, **options)
+        model, companions = make_drafted_model(net, drafter, *(x[rows] for x in embedded_captions), True)
+        return decode_rows(vvs, Sampled(model, TokenSampling(guidance=2.0), companions), rows, **options)
 
     together, alone = decode([0, 1, 2]), [decode([row]) for row in range(3)]
     assert len({int(row.nfe) for row in alone}) > 1
@@ -227,11 +231,11 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
 
     nodes = torch.arange(n).expand(6, -1)
     chain = torch.cat([tokens[:, :1], tokens[:, : n - 1]], 1), nodes - 1, nodes - 1
-    model.tree(*chain)
+    evaluated = model.tree(*chain)
     expected = continue_right(features[:, : n - 1], tokens[:, : n - 1])
-    check(stored.continue_tree(*chain)[:, 1:], expected)
-    model.keep(nodes)
-    stored.keep(nodes)
+    check(stored.continue_tree(evaluated)[:, 1:], expected)
+    model.keep(evaluated, nodes)
+    stored.keep(evaluated, nodes)
     check(stored.logits(tokens[:, : n - 1], nodes[:, : n - 1]), expected)
     below = heads.below(features[:, n - 3 : n])  # the features after tokens n - 4 to n - 2, of a row of four
     row_below = torch.arange(n, n + 3).expand(6, -1)
@@ -245,7 +249,8 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
 @torch.inference_mode()
 def overwrite_slots(model, slots):
     """Overwrite keys and values in slots of the cache, so that a law which reads them changes."""
-    model.cache[::2, :, slots], model.cache[1::2, :, slots] = 7.0, -7.0
+    for layer in model.cache.layers:
+        layer.keys[:, slots], layer.values[:, slots] = 7.0, -7.0
 
 
 def test_holes_are_masked(net, embedded_captions):
@@ -258,8 +263,8 @@ def test_holes_are_masked(net, embedded_captions):
         model = LlamaGen(net, *embedded_captions, guided=False)
         model.logits(torch.tensor([[0, 5, 6]]).expand(rows, -1), torch.tensor([[-1, 0, 1]]).expand(rows, -1))
         if nodes:
-            model.tree(*(torch.tensor([x]).expand(rows, -1) for x in ([6, 8], [1, 2], [-1, 0])))
-            model.keep(torch.tensor([nodes]).expand(rows, -1))
+            tree = model.tree(*(torch.tensor([x]).expand(rows, -1) for x in ([6, 8], [1, 2], [-1, 0])))
+            model.keep(tree, torch.tensor([nodes]).expand(rows, -1))
         overwrite_slots(model, [image + i for i in slots])
         return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
 
@@ -278,11 +283,11 @@ def test_holes_are_masked(net, embedded_captions):
 def test_a_node_that_is_kept_may_stand_far_behind_the_prompt(net, embedded_captions):
     """The first pass of a picture makes room for all of it."""
     tokens, positions = torch.tensor([[0, 8]] * len(CAPTIONS)), torch.tensor([[-1, 12]] * len(CAPTIONS))
-    planted, fed = (LlamaGen(net, *embedded_captions, guided=False) for _ in range(2))
-    planted.tree(tokens, positions, torch.full_like(tokens, FINAL))
-    planted.keep(torch.arange(2).expand_as(tokens))
+    grown, fed = (LlamaGen(net, *embedded_captions, guided=False) for _ in range(2))
+    tree = grown.tree(tokens, positions, torch.full_like(tokens, FINAL))
+    grown.keep(tree, torch.arange(2).expand_as(tokens))
     fed.logits(tokens, positions)
-    laws = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (planted, fed)]
+    laws = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (grown, fed)]
     torch.testing.assert_close(*laws, rtol=1e-9, atol=1e-9)
 
 
@@ -295,9 +300,8 @@ def test_spec_with_a_network_as_draft_model(net, embedded_captions):
     def decode_with_draft(draft, rows=(0, 1, 2), **o):
         """Decode rows by `spec` with the network `draft` as draft model; `o` are options."""
         inputs = [x[list(rows)] for x in embedded_captions]
-        inner = LlamaGen(net, *inputs, True)
-        add_companions(inner, {"draft": draft}, lambda draft: LlamaGen(draft, *inputs, True))
-        return decode_rows(spec, Sampled(inner, sampling), rows, **o)
+        companions = {"draft": LlamaGen(draft, *inputs, True)}
+        return decode_rows(spec, Sampled(LlamaGen(net, *inputs, True), sampling, companions), rows, **o)
 
     assert decode_with_draft(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
     batched = decode_with_draft(small, gamma=3)

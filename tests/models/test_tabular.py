@@ -40,7 +40,7 @@ def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
     assert float(law[2 * 9 + 0 * 3 + 1]) == pytest.approx(float(hand))
     one = TabularModel(first, L, 1)
     tree = one.tree(torch.tensor([[0, *sequence[:2]]]), torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 0, 1]]))
-    assert torch.allclose(tree[0], torch.stack([first[0], first[1 + 2], first[1 + V + 2 * V]]))
+    assert torch.allclose(tree.logits[0], torch.stack([first[0], first[1 + 2], first[1 + V + 2 * V]]))
     with pytest.raises(ValueError, match=f"expected {count_prefixes(V, 4)} for V=3, L=4"):
         TabularModel(first, 4, 1)
 

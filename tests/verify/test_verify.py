@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from parity.models.discrete.cached import logits_pass
 from parity_decoders import window
 from torch.nn.functional import pad
 
@@ -37,22 +36,28 @@ def make_scenes(tmp_path):
     return partial(load_scenes, file)
 
 
-def load_scenes(file, dtype, run=logits_pass):
-    """Load the model of a configuration, whose passes `run` computes."""
+def load_scenes(file, dtype, fault=None):
+    """Load the model of a configuration, whose passes have a fault, if one is given."""
     scenes = parity.load("scenes", file, dtype)
-    scenes.loaded[""] = replace(scenes.load_networks("ar"), run=run)
+    loaded = scenes.load_networks("ar")
+    if fault is not None:
+        net = loaded.nets["net"]
+        scenes.loaded[""] = replace(loaded, run=lambda **inputs: net(**fault(inputs)))
     return scenes
 
 
-def store_one_off(net, x, table, slots, mask, cache):
-    """Run a pass whose tokens behind the first take the next slot of the cache (a fault)."""
-    behind = torch.arange(x.shape[1]) > 0
-    return logits_pass(net, x, table, (slots + behind).clamp(max=cache[0].shape[1] - 1), mask, cache)
+def store_one_off(inputs):
+    """Let tokens after the first take the next slot of the cache (a fault)."""
+    cache = inputs["past_key_values"]
+    after_first = torch.arange(cache.slots.shape[1]) > 0
+    cache.slots = (cache.slots + after_first).clamp(max=cache.on.shape[1] - 1)
+    return inputs
 
 
-def see_next_slot(net, x, table, slots, mask, cache):
-    """Run a pass whose tokens see the slot behind their own, a hole or what an earlier pass left there (a fault)."""
-    return logits_pass(net, x, table, slots, mask | pad(mask[..., :-1], (1, 0)), cache)
+def see_next_slot(inputs):
+    """Let tokens see the slot after their own, a hole or what an earlier pass left there (a fault)."""
+    mask = inputs["attention_mask"]
+    return inputs | {"attention_mask": torch.maximum(mask, pad(mask[..., :-1], (1, 0), value=mask.min()))}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -20,8 +20,8 @@ MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of so many slots, by de
 class SlotLayer:
     """Keys and values of one layer, called as transformers' attention calls a layer of its caches."""
 
-    keys: Tensor  # [R, slots, H, D], as are values
-    values: Tensor
+    keys: Any  # [R, slots, H, D], as are values
+    values: Any
     is_initialized = False
 
     def __init__(self, cache: "SlotCache"):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.discrete import Drafter
+from parity_decoders.protocols.discrete import Drafter, TreePass
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.trees import Candidates
 from parity_decoders.verification import make_law
@@ -100,6 +100,10 @@ class RaceDrafter:
         self.first = first
         self.sharp = sharp
         self.rows = torch.arange(len(first), device=first.device)[:, None]
+
+    def keep(self, tree: TreePass, nodes: Tensor) -> None:
+        """Store features. See Drafter."""
+        self.drafter.keep(tree, nodes)
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """Compute race scores [B, 1, V] after the last token alone. See Drafter."""

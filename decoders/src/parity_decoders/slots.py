@@ -137,6 +137,8 @@ def count_positions(model: Any) -> int | None:
 class SlotNetwork(Network):
     """A causal model of transformers with the cache of a batch of prompts."""
 
+    cache: CausalCache
+
     def __init__(
         self,
         model: Any,

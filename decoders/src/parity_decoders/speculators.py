@@ -130,7 +130,7 @@ class EagleDrafter:
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store the features after nodes [R, W] of a tree of the target. See Drafter."""
         with run_in_inference():
-            row, node = list_kept(*self.active.select(nodes), self.cache.static)
+            row, node = list_kept(self.active.select(nodes)[0], self.cache.static)
             places = tree.positions.clamp(max=self.length - 1)[row, node] + 1
             self.features[self.active.index[row], places] = tree.state.hidden[row, node]
 

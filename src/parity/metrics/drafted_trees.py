@@ -26,9 +26,7 @@ def observe(
     """Measure along images, tokens [B, L], how alike the sequences are of a tree drafted after each `stride` tokens [B,
     trees], and the cosine of the target's features by their distance [B, furthest]. tree: options of `vvs`."""
     B, L = tokens.shape
-    start = torch.zeros_like(tokens[:, :1])
-    model.logits(torch.cat([start, tokens[:, :-1]], 1), torch.arange(-1, L - 1, device=tokens.device).expand(B, -1))
-    features = model.model.features[:B, :L].float()  # with guidance, the second half of the rows is unconditional
+    features = read_images(model, tokens)[:B].float()  # with guidance, the second half of the rows is unconditional
     cosines = [cosine_similarity(features[:, d:], features[:, :-d], dim=-1).mean(1) for d in range(1, furthest + 1)]
     drafter = model.drafter
     similarities = []
@@ -38,6 +36,15 @@ def observe(
         drafted = grow_dynamic_tree(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
         similarities.append(measure_similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
     return torch.stack(similarities, 1), torch.stack(cosines, 1)
+
+
+def read_images(model: Any, tokens: Tensor) -> Tensor:
+    """Let a model read images, tokens [B, L], and return its features [R, L, dim], which its drafter now has, too."""
+    nodes = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    evaluated = model.tree(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1), nodes - 1, nodes - 1)
+    model.keep(evaluated, nodes)
+    features: Tensor = evaluated.state[0].state.hidden
+    return features
 
 
 def make_figures(similarity: np.ndarray, cosines: np.ndarray, model: str, width: int) -> list[dict[str, Any]]:

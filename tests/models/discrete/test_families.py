@@ -115,7 +115,7 @@ def test_laws_need_the_mask_and_the_positions(family, pictures):
     assert compute_distance(feed(family.make_model(guided=False), pictures, 0, 3), theirs) < NEAR
     assert compute_distance(feed(family.make_model(guided=False, valid=no_mask), pictures, 0, 3), theirs) > 1e-3
     moved = family.make_model(guided=False)
-    moved.shift = moved.shift - 1  # moves pictures one position away from the prompt
+    moved.padding = moved.padding - 1  # moves pictures one position away from the prompt
     assert compute_distance(feed(moved, pictures, 0, 3), theirs) > 1e-3
 
 
@@ -136,11 +136,11 @@ def test_a_tree_equals_its_branches(family, pictures):
     nodes = torch.stack([pictures[:, 4], pictures[:, 5], (pictures[:, 5] + 1) % 64, pictures[:, 6]], 1)
     positions = torch.tensor([4, 5, 5, 6]).expand(3, -1)
     parents = torch.tensor([-1, 0, 0, 2]).expand(3, -1)
-    laws = model.tree(nodes, positions, parents)
+    tree = model.tree(nodes, positions, parents)
     for node, branch in ((1, nodes[:, [0, 1]]), (3, nodes[:, [0, 2, 3]])):
         theirs = family.compute_logits(torch.cat([pictures[:, :4], branch], 1))
-        assert compute_distance(laws[:, node], theirs[:, -1]) < NEAR
-    model.keep(torch.tensor([0, 2, 3]).expand(3, -1))
+        assert compute_distance(tree.logits[:, node], theirs[:, -1]) < NEAR
+    model.keep(tree, torch.tensor([0, 2, 3]).expand(3, -1))
     law = model.logits(pictures[:, 7:8], torch.full((3, 1), 7))
     accepted = torch.cat([pictures[:, :4], nodes[:, [0, 2, 3]], pictures[:, 7:8]], 1)
     assert compute_distance(law[:, 0], family.compute_logits(accepted)[:, -1]) < NEAR
@@ -154,7 +154,7 @@ def test_final_nodes_of_a_tree_are_seen_by_later_branches(family, pictures):
         feed(m, pictures, 7, 8)
         feed(m, tokens, 5, 5)
     positions = torch.tensor([4, 5, 8, 9]).expand(3, -1)
-    laws = model.tree(pictures[:, [4, 5, 8, 9]], positions, torch.tensor([FINAL, 0, FINAL, 2]).expand(3, -1))
+    laws = model.tree(pictures[:, [4, 5, 8, 9]], positions, torch.tensor([FINAL, 0, FINAL, 2]).expand(3, -1)).logits
     assert compute_distance(laws[:, 1], family.compute_logits(pictures[:, :6])[:, -1]) < NEAR
     assert compute_distance(laws[:, 2:], feed(fresh, pictures, 9, 10)) < NEAR
 

@@ -31,18 +31,20 @@ TREE = {"total": 8, "depth": 2, "top_k": 3}
 SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6, "caption_dim": 32, "multiple_of": 32}
 
 
-def compute_three_laws(target, tokens, rows):
+def compute_three_laws(target, drafter, tokens, rows):
     """Compute the laws [rows, 3, 3] of a drafter, for its first three tokens: behind the last fed token, behind its
     second guess, and behind the guess after that. Tokens [R, n] are fed in pieces, with the target's features."""
     R = len(tokens)
     positions = torch.arange(11).expand(R, -1)
-    target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), positions[:, :10] - 1)
+    nodes = positions[:, :10]
+    read = target.tree(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), nodes - 1, nodes - 1)
+    drafter.keep(read, nodes)
     fed = [(tokens[:, a:b], positions[:, a:b], positions[:, a:b] - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
-    fed_laws = torch.cat([target.drafter.logits(*piece) for piece in fed], 1)
+    fed_laws = torch.cat([drafter.logits(*piece) for piece in fed], 1)
     first = fed_laws[:, -1, :64].argsort(-1, descending=True)[:, :2]  # the drafter's two likeliest guesses of token 9
-    guess_laws = target.drafter.tree(first, positions[:, 9:10].expand(-1, 2), torch.full((R, 2), -1))
+    guess_laws = drafter.tree(first, positions[:, 9:10].expand(-1, 2), torch.full((R, 2), -1))
     third = guess_laws[:, 1, :64].argmax(-1)[:, None]
-    next_laws = target.drafter.tree(third, positions[:, 10:], torch.ones(R, 1, dtype=torch.int64))
+    next_laws = drafter.tree(third, positions[:, 10:], torch.ones(R, 1, dtype=torch.int64))
     return torch.stack([torch.stack([x[row, -1, :3] for x in (fed_laws, guess_laws, next_laws)]) for row in rows])
 
 
@@ -75,8 +77,10 @@ def test_anoles_drafter_equals_its_released_code(tmp_path, released):
         keep_dtype(norm)
     tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1)).repeat(2, 1)
     target = family.make_model()
-    target.drafter = EagleDrafter(net, target, llama.select_batch_ids(family.inputs, True)[0])
-    assert (compute_three_laws(target, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)).abs().max() < 1e-8
+    drafter = EagleDrafter(net, target, llama.select_batch_ids(family.inputs, True)[0])
+    assert (
+        compute_three_laws(target, drafter, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)
+    ).abs().max() < 1e-8
 
 
 def find_entry(folder: Path, released: Path) -> dict:
@@ -99,7 +103,7 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     law = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
     for decode, options in ((ar, {}), (eagle, TREE), (lantern, {**TREE, "k": 5}), (vvs, {**TREE, "k": 5})):
         model = loaded.model(inputs, law)
-        assert isinstance(model.model.drafter, EagleDrafter)
+        assert isinstance(model.companions["drafter"], EagleDrafter)
         decoded[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
         assert decoded[decode].tokens.shape == (2, 37)
         assert (decoded[decode].nfe <= 36).all()
@@ -148,8 +152,10 @@ def test_llamagens_drafter_equals_its_released_code(tmp_path):
     caption, valid = torch.randn(2, 6, c.caption_dim).double(), torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
     tokens = torch.randint(c.vocab, (2, 16)).repeat(2, 1)
     target = LlamaGen(net, caption, valid, guided=True)
-    target.drafter = EagleDrafter(small, target)
-    assert (compute_three_laws(target, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)).abs().max() < 1e-8
+    drafter = EagleDrafter(small, target)
+    assert (
+        compute_three_laws(target, drafter, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)
+    ).abs().max() < 1e-8
 
 
 def test_a_drafter_of_another_llamagen_is_one_line(tmp_path):
@@ -198,5 +204,5 @@ def test_a_new_companion_drops_no_features(is_training):
     net = llama.make_companion("drafter", config)
     net.train(net.training or is_training)
     x, mask = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 40, dtype=torch.bool)
-    table = llama.make_rotary_table(config)[None, :40]
-    assert torch.equal(*(net(x, x, table, mask) for _ in range(2))) != is_training
+    positions = torch.arange(40)[None]
+    assert torch.equal(*(net(x, x, positions, mask) for _ in range(2))) != is_training

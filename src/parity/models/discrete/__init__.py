@@ -18,7 +18,7 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
     CONFIG = {size: (section, key)}                               of config.json
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
     load(manifest, part, device, dtype) -> network                   part: "net", "vq", "drafter", "draft", "heads"
-    condition(nets, inputs, guided) -> Cached                        of a batch of encoded prompts
+    condition(nets, inputs, guided, run) -> Conditioned              of a batch of encoded prompts
     pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                      tokens that look alike
     encoder(manifest, device)(captions) -> inputs                    what `condition` reads of a batch

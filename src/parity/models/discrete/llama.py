@@ -42,13 +42,8 @@ Sizes = Mapping[str, int]  # "vocab" codes, "rows" and "columns" of a picture, "
 MOST = 1024  # a caption is cut at so many ids; the longest of PartiPrompts, COCO and GenEval have 200
 STEP = 16  # prompts of a batch are padded to a multiple of it, so that few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
-# transformers' language models by model_type of their configuration, see `parity_decoders.families.emu3p5` for the last
-BACKBONES = {
-    "llama": "LlamaModel",
-    "chameleon": "ChameleonModel",
-    "emu3_text_model": "Emu3TextModel",
-    "Emu3": "Qwen3Model",
-}
+# transformers' language models by model_type of their configuration; the last is Emu3.5's own
+BACKBONES = {"llama": "LlamaModel", "emu3_text_model": "Emu3TextModel", "Emu3": "Qwen3Model"}
 VISION = ("decoder.", "post_quant_conv.", "quantize.")  # of an image tokenizer, all but the encoder is loaded
 
 
@@ -57,20 +52,26 @@ def make_backbone(config: Any) -> Any:
     import transformers
 
     config._attn_implementation = "sdpa"
-    net = getattr(transformers, BACKBONES[config.model_type])(config)
-    if config.model_type == "chameleon":
-        del net.vqmodel  # the image tokenizer, which is loaded by itself
+    if config.model_type != "chameleon":
+        return getattr(transformers, BACKBONES[config.model_type])(config)
+    config.vocabulary_map = config.vocabulary_map or {}  # of images in prompts, which Lumina-mGPT's files may lack
+    net = transformers.ChameleonModel(config)
+    del net.vqmodel  # the image tokenizer, which is loaded by itself
     return net
 
 
 def make_layer(config: Any) -> nn.Module:
     """Build a layer of a network from its configuration in transformers."""
-    return make_backbone(copy_with(config, num_hidden_layers=1)).layers[0]
+    from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-
-def copy_with(config: Any, **changed: Any) -> Any:
-    """Copy a configuration with some values changed."""
-    return type(config).from_dict(config.to_dict() | changed)
+    config._attn_implementation = "sdpa"
+    base: Any = {"Emu3": Qwen3DecoderLayer}.get(config.model_type, LlamaDecoderLayer)  # Emu3 has Llama's layers
+    if config.model_type == "chameleon":
+        base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
+    layer: nn.Module = base(config, 0)
+    return layer
 
 
 def make_rotary_table(config: Any) -> Tensor:

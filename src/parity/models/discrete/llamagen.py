@@ -30,7 +30,14 @@ from parity.base.headers import derive_sizes
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
-from parity.models.discrete.prompts import Canvas, Conditioned, Prompts, compute_features, condition_networks
+from parity.models.discrete.prompts import (
+    Canvas,
+    Conditioned,
+    Prompts,
+    compute_features,
+    condition_networks,
+    make_network,
+)
 from parity.models.discrete.t5 import read_encoder
 
 FAMILY: dict[str, Any] = {  # see models.discrete
@@ -392,6 +399,14 @@ def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run
 def make_canvas(net: Transformer, codebooks: tuple[Tensor, Tensor]) -> Canvas:
     """Describe the images: no token is forced."""
     return Canvas(torch.full((net.config.grid**2,), -1, device=codebooks[0].device), net.config.grid, codebooks)
+
+
+def LlamaGen(net: Transformer, condition: Tensor, valid: Tensor, guided: bool) -> Network:  # noqa: N802
+    """Make the network of conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; with
+    unconditional rows if `guided`. The codebook is its own embedding of tokens."""
+    codes = net.tok_embeddings.weight.detach()
+    canvas = make_canvas(net, (F.normalize(codes, dim=-1), codes))
+    return make_network(net, embed_conditions(net, condition, valid, guided), canvas)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
