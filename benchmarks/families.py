@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from parity_certify.joint_tests import digits
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise
-from parity_decoders.sampling import TokenSampling
-from parity_decoders.speculators import EagleDrafter
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -83,26 +82,19 @@ class Target(Enumerated):
     length: ClassVar[int] = SIDE**2  # codes of a picture
     shape: ClassVar[tuple[int, int]] = (CODES, SIDE**2)
 
-    @cached_property
-    @torch.inference_mode()
-    def prompted_networks(self) -> tuple[Cached, Cached]:
-        """Make the first and the second network as models of one picture, with guidance, that have read the prompt."""
-        guided = SAMPLING.guidance != 1
-        return tuple(source.family.condition(source.nets, self.inputs, guided) for source in (self.loaded, self.second))
-
     @torch.inference_mode()
     def model(self, rows: int) -> Sampled:
-        """Make the model of `rows` pictures of the caption, with the settings of SAMPLING. The second network is its
+        """Make the model of `rows` images of the caption, with the settings of SAMPLING. The second network is its
         draft model, and drafts in place of a drafter if the family has none."""
-        model, draft = (widen_model(network, rows) for network in self.prompted_networks)
-        draft.returns = True
-        model.draft, model.drafter = draft, model.drafter or TabularDrafter(draft)
-        return Sampled(model, SAMPLING)
+        inputs = {name: column.repeat_interleave(rows, 0) for name, column in self.inputs.items()}
+        nets = self.loaded.nets | {"draft": self.second.nets["net"]}
+        target, companions = self.loaded.family.condition(nets, inputs, SAMPLING.guidance != 1)
+        return Sampled(target, SAMPLING, {"drafter": TabularDrafter(companions["draft"]), **companions})
 
     @cached_property
     def forced(self) -> Tensor:
         """Tokens [L] that the grammar forces, -1 where a code is drawn."""
-        return self.prompted_networks[0].forced
+        return self.model(1).forced
 
     @cached_property
     def law(self) -> np.ndarray:
@@ -119,23 +111,6 @@ class Target(Enumerated):
         result = record(model, start, decoder(model, start, noise=noise, **options))
         check_grammar(result, self.forced)
         return (result.tokens[:, self.forced < 0] * CODES ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
-
-
-def widen_model(model: Cached, rows: int) -> Cached:
-    """Copy a model that has read a prompt, and its drafter, for `rows` pictures of it; weights are shared."""
-    wide = copy.copy(model)
-    for name in ("on", "last", "prefix_states", "shift"):
-        setattr(wide, name, getattr(model, name).repeat_interleave(rows, 0))
-    wide.cache = model.cache.repeat_interleave(rows, 1)
-    wide.going = torch.arange(len(wide.last))
-    if isinstance(model.drafter, EagleDrafter) and model.features is not None:
-        wide.drafter = drafter = copy.copy(model.drafter)
-        drafter.cache = drafter.cache.repeat_interleave(rows, 1)
-        for name in ("on", "shift"):
-            setattr(drafter, name, getattr(drafter, name).repeat_interleave(rows, 0))
-        drafter.features = wide.features = model.features.repeat_interleave(rows, 0)
-        drafter.target, drafter.going = wide, wide.going.clone()  # a copy: each removes rows that are done in place
-    return wide
 
 
 def check_grammar(result: Decoded, forced: Tensor) -> None:

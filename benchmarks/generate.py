@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from common import parse_flags
 from docs_figures import keep_benchmark
-from parity.models.discrete.cached import logits_pass
 from parity_decoders.compiling import CompiledPass
 from parity_decoders.discrete.ar import ar
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.sampling import TokenSampling
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record
-from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas
+from parity.models.discrete.prompts import make_network
 
 SIZE = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=24, caption_dim=128, multiple_of=64)
 GUIDANCE = 1.8
@@ -56,14 +56,15 @@ def make_parity_run(fast: bool) -> Callable[[int], Any]:
     """Make a function that decodes a batch plainly by this project's random transformer of SIZE, compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
-    run_pass = CompiledPass(logits_pass, "cpu") if fast else logits_pass
+    run_pass = CompiledPass(net.forward, "cpu") if fast else None
 
     @torch.inference_mode()
     def run(batch: int) -> Any:
         """Decode `batch` pictures plainly under random conditions; return the result."""
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
-        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True)
-        model.run = run_pass
+        prompts = embed_conditions(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True)
+        codes = net.tok_embeddings.weight
+        model = make_network(net, prompts, make_canvas(net, (codes, codes)), run_pass)
         noise = batch_noise(0, [str(i) for i in range(batch)])
         law = Sampled(model, TokenSampling(guidance=GUIDANCE))
         return record(law, torch.zeros_like(noise.keys), ar(law, torch.zeros_like(noise.keys), noise=noise))

@@ -32,10 +32,10 @@ from parity_decoders.compiling import compile_passes
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.families.inputs import read_inputs
 from parity_decoders.passes import Passes
-from parity_decoders.sampling import TokenSampling
 from parity_decoders.slots import SlotNetwork
 from parity_decoders.steps import Step
 
@@ -109,12 +109,10 @@ class Bench:
     def make_model(self, name: str, batch: int = 1) -> Sampled:
         """Make the model of `batch` random prompts of a network, whose shapes are fixed as on a GPU."""
         size, net = self.sizes[name], self.network(name)
-        model: Any
         if (c := size.llamagen) is not None:
             condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
             valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
-            model = LlamaGen(net, condition, valid, True)
-            model.codebook = torch.randn(c.vocab, 8, device=self.device)
+            target = LlamaGen(net, condition, valid, True)
         else:
             words = torch.randint(size.codes, (batch, PROMPT), device=self.device)
             inputs = {"words": words, "negative": words, "valid": words.new_ones(words.shape)}
@@ -124,9 +122,9 @@ class Bench:
                 size={"vocab": size.codes, "rows": size.grid, "columns": size.grid, "line": 1, "end": 1}
             )
             vq.quantize = SimpleNamespace(embedding=codebook)
-            model = llama.condition({"net": net, "vq": vq}, inputs, True)
-        model.static = True
-        return Sampled(model, size.sampling)
+            target = llama.condition({"net": net, "vq": vq}, inputs, True).target
+        target.cache.static = True
+        return Sampled(target, size.sampling)
 
     def start(self, name: str, method: str) -> Passes:
         """Start a method at its default options on one random prompt; the first pass, which allocates, is made."""
@@ -188,7 +186,7 @@ def measure_limit(bench: Bench) -> Iterator[Row]:
 def list_passes(model: Sampled, device: str) -> Iterator[tuple[str, int, Callable[[], Any]]]:
     """List the passes of a network to time, as (kind, tokens, call): over a window, and of a tree of which four nodes
     are kept."""
-    inner: Any = model.model
+    inner = model.network
     L = model.length
     for n in LENGTHS:
         positions = torch.arange(L // 2, L // 2 + min(n, L // 2 - 1), device=device).expand(2, -1)
@@ -200,8 +198,7 @@ def list_passes(model: Sampled, device: str) -> Iterator[tuple[str, int, Callabl
 
     def grow() -> None:
         """Evaluate a tree and keep four of its nodes."""
-        inner.tree(tokens, positions, parents)
-        inner.keep(kept)
+        inner.keep(inner.tree(tokens, positions, parents), kept)
 
     yield "tree and keep", len(nodes), grow
 
@@ -250,7 +247,7 @@ def compile_pass(bench: Bench, passes: Passes) -> float:
     if bench.cpu:
         passes.run = torch.compile(passes.run, fullgraph=True, dynamic=False, backend="eager")
     else:
-        compile_passes(passes)
+        passes = compile_passes(passes)
         next(passes)  # it runs as it is
     start = time.monotonic()
     next(passes)

@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 from parity_decoders.compiling import CompiledPass
-from parity_decoders.engine import Sampled, add_companions, logits_pass
-from parity_decoders.sampling import TokenSampling
+from parity_decoders.distribution import TokenSampling
+from parity_decoders.engine import Sampled
 from parity_decoders.steps import Step
 from torch import Tensor, nn
 
@@ -38,7 +38,8 @@ from parity.decode.output_buffer import now
 from parity.experiment.options import cap_small, methods, needs, options
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.llamagen import Block, FeatureDrafter, Heads, LlamaGen, LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_companion
+from parity.models.discrete.prompts import condition_networks
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
@@ -100,12 +101,10 @@ class Networks:
     def __post_init__(self) -> None:
         """Make the random networks and codebook, and the function that runs a pass, compiled if `fast`."""
         self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
-        self.drafter = make_random_network(
-            lambda: FeatureDrafter(self.config, Block(self.config)), self.device, self.dtype
-        )
-        self.heads = make_random_network(lambda: Heads(self.config), self.device, self.dtype)
+        self.drafter = make_random_network(lambda: make_companion("drafter", self.config), self.device, self.dtype)
+        self.heads = make_random_network(lambda: make_companion("heads", self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
-        self.run = CompiledPass(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
+        self.run = CompiledPass(self.net.forward, torch.device(self.device).type) if self.fast else None
 
     @torch.inference_mode()
     def model(self, batch: int, companion: str = "") -> Sampled:
@@ -115,16 +114,12 @@ class Networks:
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
 
-        def make_model(net: Transformer) -> Cached:
-            model = LlamaGen(net, condition, valid, True)
-            model.run = self.run
-            return model
-
-        model = make_model(self.net)
-        model.codebook = model.raw_codebook = self.codes
-        nets = {"drafter": self.drafter, "heads": self.heads, "draft": self.net}
-        add_companions(model, {name: net for name, net in nets.items() if name == companion}, make_model)
-        return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
+        of_companion = {"drafter": self.drafter, "heads": self.heads, "draft": self.net}
+        nets = {"net": self.net, **{name: net for name, net in of_companion.items() if name == companion}}
+        canvas = make_canvas(self.net, (self.codes, self.codes))
+        embed = partial(embed_conditions, condition=condition, valid=valid, guided=True)
+        target, companions = condition_networks(nets, embed, canvas, self.run)
+        return Sampled(target, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)), companions)
 
     def count_bytes(self, batch: int, context: int) -> int:
         """Count the bytes a pass reads: weights once, keys and values of `context` slots in both rows of a prompt."""
@@ -187,7 +182,7 @@ def time_forwards(name: str, nets: Networks, gb_s: float, has_time: Callable[[],
                     return
                 positions = torch.arange(context, context + window, device=nets.device).expand(batch, -1)
                 tokens = torch.zeros_like(positions)
-                ask = partial(model.model.logits, tokens.repeat(2, 1), positions.repeat(2, 1))
+                ask = partial(model.network.logits, tokens.repeat(2, 1), positions.repeat(2, 1))
                 ms = measure_ms(ask, nets.device)
                 n_bytes = nets.count_bytes(batch, nets.config.prefix + L)  # a static cache is read whole
                 row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}

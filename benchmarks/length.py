@@ -26,10 +26,9 @@ from typing import Any
 import torch
 import yaml
 from docs_figures import keep_benchmark
-from parity_decoders.engine import Network, Sampled
+from parity_decoders.distribution import TokenSampling
+from parity_decoders.engine import Sampled
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import TokenSampling
-from parity_decoders.speculators import EagleDrafter, FeatureHeads
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -40,7 +39,6 @@ from parity.experiment.options import claim, is_coupled, measure_reach, needs, o
 from parity.metrics.likelihood import teacher_forced_logits
 from parity.models import fetch
 from parity.models.discrete import llama, llamagen
-from parity.models.discrete.llama import select_batch_ids
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.report.verdicts import find_shift
 from parity.stand_ins import make_entry
@@ -117,18 +115,12 @@ class Network:
             companions[name] = sharpen(companions[name].to(dtype), seed)
         self.loaded, self.companions = loaded, companions
 
-    def make_model(self, needs: str) -> Cached:
+    def make_model(self, needs: str) -> Sampled:
         """Make the model of all captions, which has read them, with the companion `needs` ("": none)."""
         family: Any = self.loaded.family
-        nets = {**self.loaded.nets, **({"draft": self.companions["draft"]} if needs == "draft" else {})}
-        guided = SAMPLING.guidance != 1
-        model: Cached = family.condition(nets, self.inputs, guided)
-        if needs == "heads":
-            model.heads = FeatureHeads(self.companions["heads"], model)
-        if needs == "drafter":
-            ids = select_batch_ids(self.inputs, guided)[0] if "words" in self.inputs else None
-            model.drafter = EagleDrafter(self.companions["drafter"], model, ids)
-        return model
+        nets = self.loaded.nets | {name: net for name, net in self.companions.items() if name == needs}
+        target, companions = family.condition(nets, self.inputs, SAMPLING.guidance != 1)
+        return Sampled(target, SAMPLING, companions)
 
 
 def disturb(net: Any) -> Any:
@@ -145,27 +137,28 @@ def disturb(net: Any) -> Any:
 def count_bytes(model: Any) -> int:
     """Count the bytes of keys, values and features that a model and its companions hold."""
     total = 0
-    for network in filter(None, (model, *(getattr(model, name, None) for name in ("draft", "drafter", "heads")))):
-        stored = (getattr(network, name, None) for name in ("cache", "features"))
-        total += sum(x.untyped_storage().nbytes() for x in stored if x is not None)
+    for network in (model.network, *(model.companions or {}).values()):
+        layers = network.cache.layers if hasattr(network, "cache") else []
+        stored = [x for layer in layers for x in (layer.keys, layer.values)]
+        stored += [network.features] if hasattr(network, "features") else []
+        total += sum(x.untyped_storage().nbytes() for x in stored)
     return total
 
 
 def decode(network: Network, method: str, chosen: dict[str, Any], dtype: torch.dtype) -> tuple[Decoded, float, int]:
     """Decode all captions by a method; return what was decoded, CPU-seconds, and bytes of the caches afterwards."""
-    model = network.make_model(needs("discrete", method))
-    law = Sampled(model, SAMPLING)
+    law = network.make_model(needs("discrete", method))
     start = torch.zeros(ROWS, dtype=torch.int64)
     noise = counted_noise(SEED, range(ROWS), dtype)
     began = time.process_time()
     decoded = record(law, start, import_decoder(method)(law, start, noise=noise, **chosen))
-    return decoded, time.process_time() - began, count_bytes(model)
+    return decoded, time.process_time() - began, count_bytes(law)
 
 
 def measure_gap(network: Network, tokens: Tensor, row: int, position: int, dtype: torch.dtype) -> float:
     """Measure by how much, relatively, the winner of plain decoding's race at a row's position leads the second, given
     tokens [B, L] before it."""
-    law = Sampled(network.make_model(""), SAMPLING)
+    law = network.make_model("")
     feed = torch.cat([torch.zeros(ROWS, 1, dtype=torch.int64), tokens[:, :position]], 1)
     places = torch.arange(-1, position).expand(ROWS, -1)
     p = law.logits(feed, places)[row, -1].softmax(-1)
@@ -272,7 +265,7 @@ def make_laws(length: int) -> Callable[[], object]:
     with tempfile.TemporaryDirectory() as folder:
         network = Network("square", Path(folder))
         network.load(torch.float32)
-    law = Sampled(network.make_model(""), SAMPLING)
+    law = network.make_model("")
     return lambda: teacher_forced_logits(law, torch.zeros(ROWS, length, dtype=torch.int64))
 
 

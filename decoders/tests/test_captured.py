@@ -1,7 +1,8 @@
 """Passes inside `generate` that are captured or compiled make the tokens of passes that run. A tape stands for a CUDA
 graph, which a CPU does not have."""
 
-from functools import cache, partial
+from functools import cache as remember
+from functools import partial
 
 import pytest
 import torch
@@ -115,7 +116,7 @@ def test_passes_of_every_architecture_read_nothing_back(recorded, architecture, 
     assert_nothing_is_read_back(recorded)
 
 
-@cache
+@remember
 def make_exact_images(kind):
     """A small image model in float64."""
     return kind().copy_in_double()

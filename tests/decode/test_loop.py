@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.sampling import TokenSampling
 
 from parity.base.errors import ParityError
 from parity.decode import discrete

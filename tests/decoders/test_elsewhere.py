@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.continuous import Pair, Start, draw_order
-from parity_decoders.sampling import TokenSampling
 from parity_decoders.steps import Step
 
 from parity.decode import anysubset, continuous, discrete

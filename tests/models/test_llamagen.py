@@ -6,9 +6,9 @@ import pytest
 import torch
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.protocols.discrete import FINAL
-from parity_decoders.sampling import TokenSampling
 from parity_decoders.speculators import EagleDrafter, FeatureHeads
 
 from parity.base.row_noise import batch_noise

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.distribution import TokenSampling, top_k_filter, top_p_filter
 from parity_decoders.engine import Sampled
 from parity_decoders.protocols.anysubset import make_infilling
-from parity_decoders.sampling import TokenSampling, top_k_filter, top_p_filter
 
 from parity.models.anysubset import tabular as anysubset
 from parity.models.continuous.tabular import TabularMixture, random_mixture

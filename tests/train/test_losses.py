@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from parity_decoders.sampling import TokenSampling
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.speculators import Heads
 from torch import nn
 

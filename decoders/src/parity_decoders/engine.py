@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from parity_decoders.cache import ActiveRows, SlotCache, compact_rows
+from parity_decoders.distribution import Distribution, TokenSampling, make_distribution
 from parity_decoders.protocols.discrete import TreePass
-from parity_decoders.sampling import TokenSampling
 from parity_decoders.undefined import Undefined, refuse_undefined
 
 
@@ -95,7 +95,7 @@ class Network:
 
     def make_cache(self, unpadded: Tensor, static: bool) -> SlotCache:
         """Make the cache of prompts unpadded [R, P]."""
-        return SlotCache(self.model.n_layers, unpadded, self.length, static)
+        return SlotCache(len(self.model.layers), unpadded, self.length, static)
 
     def read_prompts(self, prompts: Tensor, slots: Tensor, visible: Tensor) -> Tensor | None:
         """Read prompts [R, P - 1] or [R, P - 1, dim], and return their hidden states, if the model gives them."""
@@ -210,7 +210,7 @@ class Sampled:
     def __init__(
         self,
         network: Any,
-        distribution: Any,
+        distribution: Distribution | TokenSampling,
         companions: Mapping[str, Any] | None = None,
         queue: Any = None,
         prefixes: Any = None,
@@ -279,7 +279,7 @@ class Sampled:
             last = torch.full_like(fed, position - 1)
             prefixes = self.prefixes and self.prefixes.read(fed, last)
             raw = self.network.logits(self.repeat_rows(fed), self.repeat_rows(last))
-            return str(self.distribution.explain(row, raw, last, prefixes))
+            return self.distribution.explain(row, raw, last, prefixes)
 
     @property
     def prefix(self) -> int:
@@ -331,7 +331,7 @@ class Sampled:
     def repeat_rows(self, rows: Tensor) -> Tensor:
         """Return rows [B, ...] twice, [2B, ...], if the model is guided: it has B conditional, then B unconditional
         rows."""
-        return torch.cat([rows, rows]) if self.distribution.guidance else rows
+        return torch.cat([rows, rows]) if self.distribution.guided else rows
 
 
 class SampledDrafter:
@@ -376,35 +376,3 @@ class SampledHeads:
         """Compute logits [B, S, V] after the nodes of a tree. See Heads."""
         inputs = map(self.target.repeat_rows, (tokens, positions, parents))
         return self.target.distribution.apply(self.heads.tree(*inputs), positions)
-
-
-class SettingsDistribution:
-    def __init__(self, s, forced):
-        self.s, self.forced, self.guidance = s, forced, s.guidance != 1
-        self.grammar = bool((forced >= 0).any())
-
-    def apply(self, logits, positions, prefixes=None):
-        from parity_decoders.sampling import top_k_filter, top_p_filter
-
-        s = self.s
-        if s.guidance != 1:
-            conditional, unconditional = logits.chunk(2)
-            logits = torch.lerp(unconditional, conditional, s.guidance)
-        if logits.dtype.itemsize < 4:
-            logits = logits.float()
-        if s.temperature != 1:
-            logits = logits / s.temperature
-        if s.top_k:
-            logits = top_k_filter(logits, s.top_k)
-        if s.top_p < 1:
-            logits = top_p_filter(logits, s.top_p)
-        if self.grammar:
-            forced = self.forced[(positions + 1).clamp(max=len(self.forced) - 1)][..., None]
-            is_forced = torch.arange(logits.shape[-1], device=logits.device) == forced
-            one_hot = torch.where(is_forced, logits.new_zeros(()), float("-inf"))
-            logits = torch.where(forced >= 0, one_hot, logits)
-        return logits
-
-
-def make_distribution(sampling, forced):
-    return SettingsDistribution(sampling, forced)

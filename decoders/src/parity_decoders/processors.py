@@ -1,7 +1,7 @@
-"""The law that `generate` samples: the model's logits after guidance and the logits processors of transformers."""
+"""The distribution that `generate` samples, made of guidance and the logits processors of transformers."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -10,10 +10,11 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
+from parity_decoders import distribution
+from parity_decoders.distribution import Distribution
 from parity_decoders.errors import DecodingError
 from parity_decoders.grammar import ImageGrammar
 from parity_decoders.protocols.discrete import TreePass
-from parity_decoders.sampling import top_p_filter
 from parity_decoders.undefined import find_undefined
 
 # These read the scores alone, or the position, not the tokens before, so all slots are given to them at once. A class
@@ -114,75 +115,70 @@ def check_processors(processors: LogitsProcessorList, prompts: Tensor, vocab: in
             raise DecodingError(refusal)
 
 
-class GenerateLaw:
-    """Turns logits into the law that `generate` would draw from: by guidance, processors, and greedy choice."""
+@dataclass(frozen=True)
+class GuideProbabilities(distribution.Guidance):
+    """Classifier-free guidance as `generate` has it: of log-probabilities, the unconditional ones in the model's
+    dtype."""
 
-    def __init__(self, processors: LogitsProcessorList, guidance: Guidance | None, greedy: bool):
-        """Set the parts; greedy: all probability goes to the likeliest token."""
-        self.processors = processors
-        self.guidance = guidance
-        self.greedy = greedy
-        self.reads_scores = [type(processor) in OF_SCORES for processor in processors]
-
-    def needs_prefix(self) -> bool:
-        """Return whether a processor reads the tokens before a slot."""
-        return not all(self.reads_scores)
-
-    def apply(self, logits: Tensor, positions: Tensor, prefixes: "list[list[Tensor]] | None") -> Tensor:
-        """Turn logits [R, S, V] into scores [B, S, V], whose softmax is the distribution; R = 2B, conditional rows
-        first, if guided. positions [B or 1, S]: of the tokens before; prefixes: the ids [n] up to slot s of row b at
-        [b][s], needed if `needs_prefix`."""
-        for _, scores in self.list_stages(logits, positions, prefixes):
-            result = scores
-        if self.greedy:
-            largest, likeliest = result.max(-1, keepdim=True)
-            # 0 for the likeliest, and NaN where nothing is likely, so that it is seen
-            result = torch.full_like(result, -torch.inf).scatter_(2, likeliest, largest - largest)
-        return result
-
-    def explain(self, row: int, logits: Tensor, positions: Tensor, prefixes: "list[list[Tensor]] | None") -> str:
-        """Say in words why the logits of a row, of all [R, 1, V], have no distribution. See `apply`."""
-        for kind, holds in (("NaN", torch.isnan), ("infinite", torch.isposinf)):
-            if holds(logits[row :: len(logits) // (2 if self.guidance else 1)]).any():
-                return f"the model's logits are {kind} (a weight, or an overflow of its dtype); allowed: numbers"
-        for name, scores in self.list_stages(logits, positions, prefixes):
-            if find_undefined(scores[row]).any():
-                return f"{name} leaves no token; allowed: at least one"
-        return "no token is left; allowed: at least one"
-
-    def list_stages(
-        self, logits: Tensor, positions: Tensor, prefixes: "list[list[Tensor]] | None"
-    ) -> "Iterator[tuple[str, Tensor]]":
-        """Yield the scores [B, S, V] after guidance and after each processor, with the name of each. See `apply`."""
-        scores: Tensor = logits.float()
-        if self.guidance is not None:
-            B = len(logits) // 2
-            conditional = scores[:B].log_softmax(-1)
-            unconditional = logits[B:].log_softmax(-1)  # in the model's own dtype, as in `generate`
-            scores = (self.guidance.scale * (conditional - unconditional) + unconditional).float()
-        yield "guidance", scores
-        B, S, V = scores.shape
-        no_ids: Any = torch.empty(B * S, 0, dtype=torch.long, device=scores.device)
-        for processor, reads_scores in zip(self.processors, self.reads_scores, strict=True):
-            if type(processor) is ImageGrammar:
-                scores = processor.restrict(scores, positions + 1)
-            elif reads_scores:
-                scores = filter_scores(processor, no_ids, scores.reshape(B * S, V)).view(B, S, V)
-            elif type(processor) is logits_process.PrefixConstrainedLogitsProcessor:
-                scores = allow_tokens(processor, prefixes, scores)
-            else:
-                scores = ask_slots(processor, prefixes, scores)
-            yield type(processor).__name__, scores
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Turn logits [R, S, V] into scores [B, S, V] of float32. See Guidance."""
+        scores = logits.float()
+        if self.scale != 1:
+            conditional, unconditional = logits.chunk(2)
+            conditional, unconditional = conditional.float().log_softmax(-1), unconditional.log_softmax(-1)
+            scores = (self.scale * (conditional - unconditional) + unconditional).float()
+        return scores
 
 
-def filter_scores(processor: Any, no_ids: Tensor, scores: Tensor) -> Tensor:
-    """Apply a processor of OF_SCORES to scores [N, V]. Top-p is done by `top_p_filter`, which keeps as many tokens and
-    of other than equal tokens the same, and does not sort a large vocabulary; transformers' sort, which is not stable,
-    keeps any of equal tokens."""
+@dataclass(frozen=True)
+class OfScores:
+    """A processor that reads scores alone, which is given those of all slots at once."""
+
+    processor: Any
+    prefixes = False
+
+    @property
+    def name(self) -> str:
+        return type(self.processor).__name__
+
+    def __call__(self, scores: Tensor, positions: Tensor, prefixes: Any) -> Tensor:
+        """Turn scores [B, S, V] into scores. See Stage."""
+        if type(self.processor) is ImageGrammar:
+            return self.processor.restrict(scores, positions + 1)
+        no_ids: Any = torch.empty(scores.shape[:-1].numel(), 0, dtype=torch.long, device=scores.device)
+        result: Tensor = self.processor(no_ids, scores.flatten(0, 1))
+        return result.view_as(scores)
+
+
+@dataclass(frozen=True)
+class OfPrefixes:
+    """A processor that reads the tokens before a slot."""
+
+    processor: Any
+    prefixes = True
+
+    @property
+    def name(self) -> str:
+        return type(self.processor).__name__
+
+    def __call__(self, scores: Tensor, positions: Tensor, prefixes: Any) -> Tensor:
+        """Turn scores [B, S, V] into scores. See Stage."""
+        ask = allow_tokens if type(self.processor) is logits_process.PrefixConstrainedLogitsProcessor else ask_slots
+        return ask(self.processor, prefixes, scores)
+
+
+def make_stage(processor: Any) -> distribution.Stage:
+    """Make the stage of a processor. Top-p is `top_p_filter`, which keeps as many tokens and of other than equal tokens
+    the same, and does not sort a large vocabulary; transformers' sort, which is not stable, keeps any of equal ones."""
     if type(processor) is logits_process.TopPLogitsWarper and processor.filter_value == -torch.inf:
-        return top_p_filter(scores, processor.top_p, processor.min_tokens_to_keep)
-    result: Tensor = processor(no_ids, scores)
-    return result
+        return distribution.TopP(processor.top_p, processor.min_tokens_to_keep)
+    return OfScores(processor) if type(processor) in OF_SCORES else OfPrefixes(processor)
+
+
+def make_distribution(processors: LogitsProcessorList, guidance: Guidance | None, greedy: bool) -> Distribution:
+    """Make the distribution that `generate` would draw from; greedy: all probability goes to the likeliest token."""
+    scale = 1.0 if guidance is None else guidance.scale
+    return Distribution(GuideProbabilities(scale), tuple(map(make_stage, processors)), greedy)
 
 
 def allow_tokens(processor: Any, prefixes: "list[list[Tensor]] | None", scores: Tensor) -> Tensor:

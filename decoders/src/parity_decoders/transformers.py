@@ -41,10 +41,10 @@ from parity_decoders.compiling import compile_passes
 from parity_decoders.engine import Sampled
 from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs, list_keywords, read_inputs
-from parity_decoders.grammar import find_grammar
+from parity_decoders.grammar import ImageGrammar, find_grammar
 from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
-from parity_decoders.processors import GenerateLaw, Guidance, Prefixes, check_processors, split_processors
+from parity_decoders.processors import Guidance, Prefixes, check_processors, make_distribution, split_processors
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
@@ -117,30 +117,30 @@ def make_network(
     unpadded: Tensor,
     length: int,
     inputs: Inputs,
-    law: GenerateLaw,
+    guidance: Guidance | None,
+    grammar: ImageGrammar | None,
     static: bool,
 ) -> SlotNetwork:
     """Make the network of a model that has read prompts but their last tokens.
 
     prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length: the
-    most new tokens; inputs: the prompts as the network reads them; law: the distribution to sample, with the
-    unconditional prompts if guided; static: see TokenModel.
+    most new tokens; inputs: the prompts as the network reads them; guidance: with the unconditional prompts;
+    grammar: which tokens are forced; static: see TokenModel.
     """
     ids, position_ids = inputs.ids, inputs.position_ids
     mask, padding = unpadded, (~unpadded).sum(1)
-    if law.guidance:
-        ids, mask, padding = add_unconditional(ids, unpadded, law.guidance)
-        position_ids = number_unconditional(position_ids, prompts.shape[1], law.guidance)
+    if guidance:
+        ids, mask, padding = add_unconditional(ids, unpadded, guidance)
+        position_ids = number_unconditional(position_ids, prompts.shape[1], guidance)
     vocab = check_slots(model)
     check_inputs(model, prompts, unpadded)
     sizes = ids.shape[1] - padding
     longest = int(sizes.view(-1, len(prompts)).amax(1).min())
     check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
-    grammar = find_grammar(law.processors)
     forced = None if grammar is None else grammar.forced[:length].to(prompts.device)
     network = SlotNetwork(model, ids, mask, length, padding, static, position_ids, inputs.grid, forced, vocab)
-    if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
-        check_unconditional(network, law.guidance)
+    if guidance and guidance.unpadded is not None and not bool(guidance.unpadded.all()):
+        check_unconditional(network, guidance)
     return network
 
 
@@ -217,10 +217,10 @@ def run_decoder(
     check_positions(decoder.__name__, unpadded, request.unread.get("position_ids"))
     length = config.max_length - input_ids.shape[1]
     guidance, processors = split_processors(request.logits_processor)
-    law = GenerateLaw(processors, guidance, greedy=not config.do_sample)
+    distribution = make_distribution(processors, guidance, greedy=not config.do_sample)
     static = request.compile or request.capture
-    if static and law.needs_prefix():
-        reader = type(processors[law.reads_scores.index(False)]).__name__
+    if static and distribution.needs_prefixes():
+        reader = next(stage.name for stage in distribution.stages if stage.prefixes)
         raise DecodingError(
             f"{decoder.__name__}: compile or capture with {reader}, which reads the tokens before a slot; "
             "allowed: processors of scores alone"
@@ -239,17 +239,19 @@ def run_decoder(
         inputs = inputs._replace(grid=Grid(int(request.width or 1)))
     elif request.width is not None:
         raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
-    network = make_network(model, input_ids, unpadded, length, inputs, law, static)
+    network = make_network(model, input_ids, unpadded, length, inputs, guidance, grammar, static)
     check_processors(processors, input_ids, network.vocab)
     companions = {}
     if request.draft_model is not None:
         same = type(request.draft_model) is type(model)  # another model counts its positions
         of_draft = inputs if same else Inputs(inputs.ids, None, inputs.grid)
-        companions["draft"] = make_network(request.draft_model, input_ids, unpadded, length, of_draft, law, static)
+        companions["draft"] = make_network(
+            request.draft_model, input_ids, unpadded, length, of_draft, guidance, grammar, static
+        )
         if (drafted := companions["draft"].vocab) != network.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {network.vocab}")
-    prefixes = Prefixes(input_ids, length) if law.needs_prefix() else None
-    target = Sampled(network, law, companions, prefixes=prefixes)
+    prefixes = Prefixes(input_ids, length) if distribution.needs_prefixes() else None
+    target = Sampled(network, distribution, companions, prefixes=prefixes)
     padding_token = find_padding_token(config)
     result = Result(target, input_ids, length, request.stopping_criteria, request.stream, padding_token, refusal)
     steps = decoder(target, input_ids[:, -1], noise=noise, **options)

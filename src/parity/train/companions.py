@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_decoders.sampling import TokenSampling
+from parity_decoders.distribution import TokenSampling
 from torch import Tensor, nn
 
 from parity.base import machine

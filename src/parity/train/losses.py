@@ -5,11 +5,12 @@ log-probabilities. A `Law` computes log-probabilities by an output layer from fe
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from parity_decoders.sampling import TokenSampling, top_k_filter, top_p_filter
+from parity_decoders.distribution import TokenSampling, make_distribution
 from torch import Tensor, nn
 
 from parity.models.discrete.prompts import Prompts, compute_features
@@ -33,18 +34,19 @@ def guide(output: nn.Module, features: Tensor, scale: Tensor | float) -> Tensor:
 def make_laws(sampling: TokenSampling) -> tuple[Law, Law]:
     """Make the laws of a target and of its companion at these settings. top-k and top-p exclude tokens from the first
     alone, so that a companion learns of all."""
+    of_target = make_distribution(replace(sampling, guidance=1.0))
+    of_companion = make_distribution(replace(sampling, guidance=1.0, top_k=0, top_p=1.0))
 
-    def scale(output: nn.Module, features: Tensor) -> Tensor:
-        guided = output(features).float() if sampling.guidance == 1 else guide(output, features, sampling.guidance)
-        return guided / sampling.temperature
+    def compute_logits(output: nn.Module, features: Tensor) -> Tensor:
+        return output(features).float() if sampling.guidance == 1 else guide(output, features, sampling.guidance)
 
     def compute_target_law(output: nn.Module, features: Tensor) -> Tensor:
-        scaled = scale(output, features)
-        scaled = top_k_filter(scaled, sampling.top_k) if sampling.top_k else scaled
-        scaled = top_p_filter(scaled, sampling.top_p) if sampling.top_p < 1 else scaled
-        return scaled.log_softmax(-1).clamp(min=FLOOR)
+        return of_target.apply(compute_logits(output, features), None).log_softmax(-1).clamp(min=FLOOR)
 
-    return compute_target_law, lambda output, features: scale(output, features).log_softmax(-1)
+    def compute_law(output: nn.Module, features: Tensor) -> Tensor:
+        return of_companion.apply(compute_logits(output, features), None).log_softmax(-1)
+
+    return compute_target_law, compute_law
 
 
 def measure_divergence(q: Tensor, p: Tensor, free: Tensor | None = None) -> Tensor:

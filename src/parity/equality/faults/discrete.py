@@ -42,7 +42,7 @@ from parity.equality.faults import (
     swap_in_small,
 )
 from parity.equality.targets import Decoder
-from parity.equality.targets.discrete import LongTarget, Target, long_targets, make_real_vocabulary
+from parity.equality.targets.discrete import GUIDED, LongTarget, Target, long_targets, make_real_vocabulary
 from parity.models.discrete.tabular import TabularModel, random_table
 
 BLOCK = 3  # number of drafts in a pass of `classical`
@@ -291,7 +291,7 @@ def flatten_after_rollback(model: TokenModel) -> Overridden:
 
 def change_sampling(decoder: Decoder, **settings: Any) -> Decoder:
     """Make the decoder run on the guided model with changed sampling settings, such as guidance=1.6."""
-    return change_model(decoder, lambda model: Sampled(model.model, replace(model.sampling, **settings)))
+    return change_model(decoder, lambda model: Sampled(model.network, replace(GUIDED, **settings)))
 
 
 def accept_last(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, *rest: Any) -> Verified:

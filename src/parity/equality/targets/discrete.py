@@ -13,10 +13,10 @@ from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
 from parity_certify.seeding import derive_row_key
 from parity_certify.teacher_forced import assign_slots
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import TokenSampling
 from scipy import stats
 from torch import Tensor
 
@@ -42,6 +42,7 @@ MANY = 16  # largest vocabulary whose tokens are tested one by one
 PARTS = 8  # number of parts that the law of a larger vocabulary is cut into
 FAMILY = "targets"
 PLAIN = TokenSampling()
+GUIDED = TokenSampling(guidance=2.0, top_k=5)  # of the model "guided"
 SHAPES = ((2, 4), (3, 4), (3, 5))
 SMALL = ("random-0 3x5", "disjoint 3x4", "one-hot 2x4", "top-k 3x5", "forced 3x4", "guided 3x5")
 
@@ -280,8 +281,7 @@ def make_guided(generator: torch.Generator) -> Make:
     tables = [draw_chain_table(generator) for _ in range(2)]
     law = pair_laws(*map(make_chain, tables))
     drafts = pair_laws(*(make_chain(mix_contexts(t)) for t in tables))
-    sampling = TokenSampling(guidance=2.0, top_k=5)
-    return lambda length, rows, width, forced: Sampled(HiddenMarkov(law, length, rows, width, forced, drafts), sampling)
+    return lambda length, rows, width, forced: Sampled(HiddenMarkov(law, length, rows, width, forced, drafts), GUIDED)
 
 
 FORCED = ("hidden", "hash")

@@ -134,9 +134,9 @@ class Llama(nn.Module):
         self.cache_keyword = name_cache(self.backbone)
 
     @property
-    def n_layers(self) -> int:
-        """How many layers keep keys and values."""
-        return len(self.backbone.layers)
+    def layers(self) -> Any:
+        """The layers, each of which has keys and values."""
+        return self.backbone.layers
 
     @property
     def width(self) -> int:

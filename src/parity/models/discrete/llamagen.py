@@ -211,11 +211,6 @@ class Transformer(nn.Module):
         self.rotary = Rotary(c)
 
     @property
-    def n_layers(self) -> int:
-        """How many layers keep keys and values."""
-        return self.config.layers
-
-    @property
     def width(self) -> int:
         """The width of hidden states."""
         return self.config.dim

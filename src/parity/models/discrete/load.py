@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from parity_decoders.compiling import CompiledPass
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.sampling import TokenSampling
 from torch import Tensor, nn
 
 from parity.base.devices import RENDERED, run_in_batches
