@@ -36,6 +36,7 @@ from torch import Tensor
 from transformers import Cache, MaxLengthCriteria
 from transformers.utils import ModelOutput
 
+from parity_decoders.canvas import Canvas
 from parity_decoders.captured import capture
 from parity_decoders.compiling import compile_passes
 from parity_decoders.engine import Sampled
@@ -379,15 +380,11 @@ class Result:
         """
         self.model = model
         B, P = prompts.shape
-        room = prompts.new_zeros(B, length + 1)  # its last column takes tokens that are not final
-        self.drafts = torch.cat([prompts, room], 1)
-        self.ids = self.drafts.clone()  # what `generate` would have written: columns of which all rows are known
-        self.filled = torch.zeros(B, length + 1, dtype=torch.bool, device=prompts.device)
-        self.drafts[:, P : P + length] = model.forced.clamp(min=0)
-        self.filled[:, :length] = model.forced >= 0  # some of which decoders leave out
+        self.canvas = Canvas(model.forced.clamp(min=0).repeat(B, 1))
+        # what `generate` would have written: columns of which all rows are known
+        self.ids = torch.cat([prompts, prompts.new_zeros(B, length)], 1)
         self.asked = 0  # new columns of `ids` about which the criteria were asked
         self.end: list[int | None] = [None] * B  # new tokens of each row that has stopped; None: it runs
-        self.frontiers: list[list[int]] = []  # after each pass: final tokens of each row before its first open position
         self.evaluated: list[Tensor] = []  # [B], of each pass
         self.refusal = refusal
         self.prefix = P
@@ -402,16 +399,14 @@ class Result:
         """Add one step of a decoder: write its tokens, note its nodes, and ask the stopping criteria about each column
         that all rows have now reached. Returns whether all rows have stopped. Raises DecodingError for a token that was
         drawn from logits without a distribution, and for a row that cannot go on (`refusal`)."""
-        positions = step.find_places(self.length)
-        self.drafts.scatter_(1, self.prefix + positions, step.tokens.to(self.ids.dtype))
-        self.filled.scatter_(1, positions, True)
+        self.canvas.write(step.find_places(self.length), step.tokens)
         self.evaluated.append(step.count_nodes(self.length).cpu())
         models = [model for model in (self.model, self.model.draft) if model is not None]
         flags = [model.flags(step.tokens).at for model in models]
         suspected = torch.stack(flags)[..., :-1].any(2).any(0)
-        reached = self.filled[:, :-1].long().cumprod(1).sum(1)
+        filled = (self.canvas.step[:, :-1] > 0) | (self.model.forced >= 0)  # of these decoders leave out some
+        reached = filled.long().cumprod(1).sum(1)
         frontier, suspects = torch.stack([reached, suspected.long()]).tolist()
-        self.frontiers.append(frontier)
         while None in self.end and self.asked < min(
             f for f, end in zip(frontier, self.end, strict=True) if end is None or self.pad is None
         ):
@@ -423,9 +418,9 @@ class Result:
 
     def refuse_undefined(self, model: Sampled) -> None:
         """Raise DecodingError if the next column of a running row has no distribution in this model."""
-        for row, is_undefined in enumerate(model.flags(self.drafts).at[:, self.asked].tolist()):
+        for row, is_undefined in enumerate(model.flags(self.ids).at[:, self.asked].tolist()):
             if is_undefined and self.end[row] is None:
-                cause = model.explain(row, self.asked, self.drafts[:, self.prefix :])
+                cause = model.explain(row, self.asked, self.canvas.tokens)
                 name = "" if model is self.model else "draft_model: "
                 raise DecodingError(f"{name}row {row}, new token {self.asked}: {cause}")
 
@@ -433,7 +428,7 @@ class Result:
         """Write the next column of `ids`, and end those running rows that the stopping criteria or the limit end there.
         Streams the token, if there is a streamer."""
         self.asked += 1
-        column = self.drafts[:, self.prefix + self.asked - 1].clone()
+        column = self.canvas.tokens[:, self.asked - 1].clone()
         if self.pad is not None:
             column[[end is not None for end in self.end]] = self.pad
         self.ids[:, self.prefix + self.asked - 1] = column
@@ -454,9 +449,9 @@ class Result:
         if not as_dict:
             return sequences
         ends = torch.tensor(self.end, device="cpu")
-        running = torch.tensor(self.frontiers, device="cpu").roll(1, 0) < ends  # [passes, B] before each pass
-        running[0] = True
-        passes = running.sum(0)
+        step = self.canvas.step[:, :-1].cpu().masked_fill(torch.arange(self.length, device="cpu") >= ends[:, None], 1)
+        passes = step.amax(1).clamp(min=1).long()  # that of a row's last token is its last
+        running = torch.arange(len(self.evaluated), device="cpu")[:, None] < passes
         nodes = (running * torch.stack(self.evaluated)).sum(0)
         return Decoded(sequences, passes, nodes, ends.float() / passes)
 

@@ -12,7 +12,7 @@ from parity_decoders.steps import Fill
 from torch import Tensor
 
 from parity.decode.clock import Clock, Timed
-from parity.decode.output_buffer import Canvas
+from parity.decode.output_buffer import TimedCanvas
 from parity.experiment.options import declaration
 
 
@@ -35,7 +35,7 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
     it stops early or draws what is not in the vocabulary."""
     B, N = start.tokens.shape
     device = start.tokens.device
-    canvas = Canvas(start.tokens)
+    canvas = TimedCanvas(start.tokens)
     nfe, aux, loops = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(3))
     passes = torch.zeros((), dtype=torch.int64, device=device)
     accepted = torch.full((B,), -1, device=device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from parity.base.weights import count_parameters
 from parity.decode.clock import Clock
-from parity.decode.output_buffer import Canvas, now
+from parity.decode.output_buffer import TimedCanvas, now
 from parity.experiment.options import needs
 
 
@@ -43,7 +43,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> DrawnImages:
     draft whose densities have no ratio.
     """
     order, (B, L), device = start.order, start.order.shape, start.order.device
-    canvas = Canvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
+    canvas = TimedCanvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
     first_place, steps_of_row, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
     accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # column L takes unverified drafts
     drafts = torch.full((B,), -1, device=device)

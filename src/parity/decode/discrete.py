@@ -16,7 +16,7 @@ from torch import Tensor
 
 from parity.base.weights import count_parameters
 from parity.decode.clock import Clock, Timed
-from parity.decode.output_buffer import Canvas
+from parity.decode.output_buffer import TimedCanvas
 from parity.experiment.weights import COMPANIONS
 
 
@@ -41,7 +41,7 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     queue = getattr(model, "queue", None)
     N = B if queue is None else len(queue.keys)
     all_rows = torch.arange(B, device=device)
-    canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
+    canvas = TimedCanvas(model.forced.clamp(min=0).repeat(N, 1))
     by_step: list[tuple[Tensor, ...]] = []  # by pass: rows, numbers of final and of evaluated tokens, each [B]
     end = find_end(model.forced)
     for new in steps:

@@ -3,6 +3,7 @@
 import time
 
 import torch
+from parity_decoders.canvas import Canvas
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -15,30 +16,19 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-class Canvas:
-    """The tokens of B rows of L places, filled in step by step, the step of each, and a clock that runs until `finish`.
-    The device is waited for then, and after the first step."""
+class TimedCanvas(Canvas):
+    """The tokens of a batch, and a clock that runs until `finish`. The device is waited for then, and after the first
+    step."""
 
     def __init__(self, blank: Tensor):
-        """Start the clock with `blank` [B, L] or [B, L, D], the tokens before the first step, and steps [B, L] of 0,
-        int32: where rows are refilled, a batch takes more steps than int16 can count."""
-        self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # column L takes tokens that are not final
-        self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int32, device=blank.device)
-        self.steps = 0
+        """Start the clock with `blank` [B, L] or [B, L, D], the tokens before the first step."""
+        super().__init__(blank)
         self.started = now(blank.device)
         self.first = float("nan")  # seconds until the first step was written
 
     def write(self, positions: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
-        """Write the tokens `new` [B, W] or [B, W, D] of the next step at positions [B, W] (L for a slot that is not
-        final) of rows [B], by default all in order, and note the step's number there."""
-        self.steps += 1
-        if rows is None:
-            index = positions if new.ndim == 2 else positions[..., None].expand_as(new)
-            self.tokens.scatter_(1, index, new.to(self.tokens.dtype))
-            self.step.scatter_(1, positions, self.steps)
-        else:
-            self.tokens[rows[:, None], positions] = new.to(self.tokens.dtype)
-            self.step[rows[:, None], positions] = self.steps
+        """Write the tokens of the next step. See Canvas."""
+        super().write(positions, new, rows)
         if self.steps == 1:
             self.first = now(self.step.device) - self.started
 

@@ -185,7 +185,7 @@ def test_pictures_equal_transformers(family, pictures):
         files = family.loaded.manifest["files"]
         file = Path(files.get("vq", files["model"]))
         stored = {k.removeprefix("model.vqmodel."): v for k, v in tensors(file, dtype=torch.float64)}
-        expected = make_meta_decoder(nets["vq"], stored)(stored["quantize.embedding.weight"][codes])
+        expected = make_meta_decoder(nets["vq"].net, stored)(stored["quantize.embedding.weight"][codes])
     assert ours.shape == (3, 3, *ours.shape[2:])
     assert (ours - expected).abs().max() < NEAR * expected.abs().max()
 

@@ -123,7 +123,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     s = sizes(manifest)
     folder = files["draft" if component == "draft" else "model"]
     if component == "vq":
-        return llama.attach_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
+        return llama.ImageTokenizer(load_vqgan(files.get("vq", folder), device, dtype), s)
     if component in ("drafter", "heads") and "target" in header(files[component]):
         return llama.load_companion(component, files[component], llama.read_config(folder, *KIND), device, dtype)
     if component == "drafter":

@@ -90,7 +90,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     config = vq_config or llama.read_config(folder, *KIND).vq_config
     rename = llama.rename_prefixes({prefix + part: part for prefix in prefixes for part in llama.VISION})
     vq = llama.load_vision("Emu3VQVAE", config, vq_folder, rename, device, dtype)
-    return llama.attach_sizes(vq, s)
+    return llama.ImageTokenizer(vq, s)
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:

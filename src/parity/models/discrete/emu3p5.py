@@ -59,7 +59,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     files = {name: Path(file) for name, file in manifest["files"].items()}
     s = sizes(manifest)
     if component == "vq":
-        return llama.attach_sizes(load_vqgan(files["vq"], device, dtype, IBQ), s)
+        return llama.ImageTokenizer(load_vqgan(files["vq"], device, dtype, IBQ), s)
     folder = files["draft" if component == "draft" else "model"]
     config = emu3p5.read_config(folder)
     if component in ("drafter", "heads"):

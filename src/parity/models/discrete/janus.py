@@ -134,7 +134,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
         painter = llama.load_vision(
             "JanusVQVAE", config.vq_config, folder, lambda name: named(name) or rename_vision(name), device, dtype
         )
-        return llama.attach_sizes(painter, s)
+        return llama.ImageTokenizer(painter, s)
     build = lambda: Llama(config.text_config, Generation(config.vq_config))  # noqa: E731
     return llama.fill(build, folder, llama.rename_prefixes(NETWORK), device, dtype)
 

@@ -287,12 +287,20 @@ def load_vision(kind: str, config: Any, folder: Path, rename: Rename, device: st
     return fill(build, folder, rename, device, dtype)
 
 
-def attach_sizes(vq: Any, s: Sizes) -> nn.Module:
-    """Set `vq.size = s` and return `vq`. Raises ParityError if the image tokenizer has another number of codes."""
-    if (codes := len(vq.quantize.embedding.weight)) != s["vocab"]:
-        raise ParityError(f"models: the image tokenizer has {codes} codes, the model {s['vocab']}")
-    vq.size = s
-    return vq
+class ImageTokenizer(nn.Module):
+    """An image tokenizer, and the sizes of the images that a model makes of its codes."""
+
+    def __init__(self, net: Any, size: Sizes):
+        """Set both. Raises ParityError if the image tokenizer has another number of codes."""
+        super().__init__()
+        if (codes := len(net.quantize.embedding.weight)) != size["vocab"]:
+            raise ParityError(f"models: the image tokenizer has {codes} codes, the model {size['vocab']}")
+        self.net, self.size, self.quantize = net, size, net.quantize
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Decode codes [n, h, w] to images [n, 3, H, W] in [-1, 1]."""
+        images: Tensor = self.net.decode(codes)
+        return images
 
 
 # The functions below condition a network on prompts, and decode its tokens to pictures.
