@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +64,10 @@ class Drawn:
     @property
     def n(self) -> int:
         return int(self.counts.sum())
+
+    def copy(self) -> "Drawn":
+        """Copy the samples, so that adding a batch to one leaves the other as it is."""
+        return replace(self, counts=self.counts.copy(), batches=[*self.batches], paddings={*self.paddings})
 
     def add(self, batch: Batch, law: Law) -> None:
         """Add a batch to the counts, and raise max_log_e if the e-value now exceeds it. Raises ParityError if its rows

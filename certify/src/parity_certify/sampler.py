@@ -92,11 +92,11 @@ def gather_samples(
 
     alpha, stop  level at which the e-process stops sampling, and whether it may
     tell         takes a line of progress every few seconds
-    drawn        samples to continue, which are added to in place
+    drawn        samples to continue, which stay as they are
     estimate     called with the samples after the first batch that is sampled now
     deadline     time.monotonic() at which sampling stops: batches are cut to what fits
     """
-    drawn = drawn or Drawn(np.zeros(len(law.cells), dtype=np.int64))
+    drawn = drawn.copy() if drawn else Drawn(np.zeros(len(law.cells), dtype=np.int64))
     number = len(drawn.batches)
 
     def add_batch(one: Batch) -> None:
@@ -219,11 +219,12 @@ def certify_sampler(
     def round_to_batches(size: int) -> int:
         return -(-size // batch) * batch
 
-    def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> list[Row]:
-        """Make the rows of a seed's samples, and store its looks."""
+    def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> tuple[list[Row], dict[int, float] | None]:
+        """Make the rows of a seed's samples; store and return its looks, this one among them."""
         rows = evidence.make_sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
+        looks = None if looks is None else evidence.add_look(looks, drawn, rows)
         store.write_looks(seed, looks)
-        return rows
+        return rows, looks
 
     def is_rejected(rows: list[Row]) -> bool:
         return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
@@ -247,7 +248,7 @@ def certify_sampler(
     start_settings: dict[str, Any] = {"stop": True, "estimate": tell_estimate, "deadline": first_end}
     first = gather_samples(sample, law, seeds[0], target_n, store, **start_settings, **settings)
     check_repeats(first.batches, law)
-    rows = make_rows(first, seeds[0], store.read_looks(seeds[0]))
+    rows, _ = make_rows(first, seeds[0], store.read_looks(seeds[0]))
     samples = [first]
     copies = next(r["minimum_detectable_effect"] for r in rows if r["test"] == evidence.INDEPENDENCE)
     if len(seeds) > 1 and is_rejected(rows):
@@ -255,11 +256,11 @@ def certify_sampler(
         largest = MAX_REPEAT * max(first.n, target_n)
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
         second = None
-        looks = store.read_looks(seeds[1]) or {}
+        looks: dict[int, float] | None = store.read_looks(seeds[1]) or {}
         while True:
             shared: dict[str, Any] = {"stop": False, "drawn": second, "deadline": start + seconds}
             second = gather_samples(sample, law, seeds[1], size, store, **shared, **settings)
-            repeated = make_rows(second, seeds[1], looks)
+            repeated, looks = make_rows(second, seeds[1], looks)
             if repeat or second.n < size or is_rejected(repeated) or size >= largest:
                 break
             size = round_to_batches(min(2 * size, largest))
