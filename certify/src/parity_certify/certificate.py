@@ -19,7 +19,7 @@ FEW_ROUNDS = 1.1  # with fewer rounds a sequence, a second round is hardly teste
 RARE = 0.05  # if a smaller share of drafts is rejected, or accepted, what follows is hardly tested
 
 
-@dataclass
+@dataclass(frozen=True)
 class Certificate:
     """The result of a certification: verdict, rows (see `result_rows`), and the sampler's name and claim ("lossless" or
     "lossy"). details: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where (the

@@ -99,15 +99,10 @@ def gather_samples(
     drawn = drawn.copy() if drawn else Drawn(np.zeros(len(law.cells), dtype=np.int64))
     number = len(drawn.batches)
 
-    def add_batch(one: Batch) -> None:
-        """Add a batch to `drawn`, and set `drawn.stopped` if the e-process has the evidence."""
-        nonlocal number
-        number += 1
-        drawn.add(one, law)
-        drawn.stopped = stop and drawn.max_log_e >= math.log(2 * evidence.SHARES / alpha)
-
+    limit = math.log(2 * evidence.SHARES / alpha) if stop else None
     while drawn.n < n and not drawn.stopped and (one := store.read_batch(seed, number)) is not None:
-        add_batch(one)
+        drawn.add(one, law, limit)
+        number += 1
     shown = time.perf_counter()
     start = shown - drawn.seconds
     read_n = drawn.n  # sequences that came from the folder
@@ -127,9 +122,8 @@ def gather_samples(
         try:
             for one in run(plan_batches(seed, number, batch, vary, limit_size)):
                 store.write_batch(seed, number, one)
-                drawn.sampled += len(one.prompts)
-                drawn.seconds = time.perf_counter() - start
-                add_batch(one)
+                drawn.add(one, law, limit, time.perf_counter() - start)
+                number += 1
                 if estimate is not None:
                     estimate(drawn)
                     estimate = None
@@ -271,9 +265,9 @@ def certify_sampler(
     rows = [r | {"method": name} for r in rows]
     result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     tested, untested = describe_scope(first, law, vary and batch > 1, copies)
-    result.verdict = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
-    result.details |= {"budget": budget, "seconds": time.monotonic() - start}
-    return result
+    v = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
+    details = result.details | {"budget": budget, "seconds": time.monotonic() - start}
+    return replace(result, verdict=v, details=details)
 
 
 def describe_scope(drawn: Drawn, law: Law, vary: bool, copies: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
