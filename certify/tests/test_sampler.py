@@ -173,6 +173,7 @@ def test_a_repeat_that_goes_on_keeps_the_level():
             drawn.counts += np.random.default_rng([seed, len(ps)]).multinomial(size, LAW.cells)
             drawn.max_log_e = max(drawn.max_log_e, float(J.compute_log_e(drawn.counts, LAW.cells)))
             rows = E.make_sample_rows(drawn, LAW, seed, alpha=0.05, draws=99, looks=looks)
+            looks = E.add_look(looks, drawn, rows)
             ps.append(next(r["p_value"] for r in rows if r["test"] == "all looks"))
         rejected += min(ps) <= 0.05
         assert ps == sorted(ps, reverse=True) and len(looks) == 4

@@ -187,8 +187,9 @@ def test_rows_without_holm_are_a_family():
     ps = (0.02, 0.5, 0.6)
     rows = [result_rows.make_row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate(ps)]
     assert verdict.judge_decoders(rows, {}, 0.01)[0]["verdict"] == "consistent"
-    assert rows[0]["p_holm"] == pytest.approx(0.06)
-    assert rows[0]["verdict"] == "not rejected"
+    adjusted = verdict.adjust_missing(rows, result_rows.ALPHA)
+    assert adjusted[0]["p_holm"] == pytest.approx(0.06)
+    assert adjusted[0]["verdict"] == "not rejected"
 
 
 def test_planted_faults_get_no_verdict():

@@ -1,5 +1,7 @@
 """What is gathered of an experiment: a summary row per cell, verdicts, comparisons with the reference."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ from parity.report import tables as form
 from parity.report.collect import add_missing_figures, compute_changes, compute_critical_z, gather, list_moved
 from parity.report.order import rank_row
 from parity.report.settings import make_labels
+from parity.report.verdicts import judge_tests
 from tests.report import made
 
 TEXT = {
@@ -56,6 +59,21 @@ def test_vectors_are_judged_on_mixtures_and_on_the_model(gathered):
     assert on_model and (verdicts.loc[on_model, "tv_bound"].isna()).all()
     ratio = select_method(gathered, "continuous", "cspd").iloc[0]
     assert ratio[["two_paths_ratio", "single_path_ratio"]].tolist() == pytest.approx([np.exp(-1.0), np.exp(-50.0)])
+
+
+def test_judging_leaves_the_tests_as_they_are(gathered):
+    """The rows in the files' results stay; those returned are corrected: each one that decides has a p_holm."""
+    files, labels = gathered.files, gathered.summary.set_index("key")["label"].to_dict()
+    for kind in files.kinds:
+        tested = list(files.find_tests(kind))
+        results = copy.deepcopy([t.results for t in tested])
+        tokens = {cell.key: files.count_tokens(cell) for cell in files.cells if cell.kind == kind}
+        rows, _, _ = judge_tests(files.settings, tested, labels, tokens)
+        assert [t.results for t in tested] == results
+        decided = [r for r in rows if r["decides"] and r["p_value"] is not None]
+        assert decided and all(r["p_holm"] is not None for r in decided)
+        given = [r for result in results for r in result["rows"]]
+        assert any(r["p_holm"] is None and r["decides"] for r in given)  # so that something was corrected
 
 
 def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):

@@ -25,6 +25,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,18 +134,19 @@ def judge_sampler(
     seeds = pair_seeds(a.seed, "--seed")
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
     if c.exit_code == 1 and diagnose is not None:
-        c.details["diagnosis"] = diagnose(c)
+        c = replace(c, details=c.details | {"diagnosis": diagnose(c)})
     return finish(c, out, spec)
 
 
 def names_condition(a: Arguments, options: dict[str, Any]) -> bool:
-    """Return whether a command names a condition, by sampling options or flags; then it tests that alone. Flags that
-    are not given get their defaults."""
-    named = bool(options) or any(getattr(a, name) is not None for name in ONE)
-    for name, default in ONE.items():
-        if getattr(a, name) is None:
-            setattr(a, name, default)
-    return named
+    """Return whether a command names a condition, by sampling options or flags; then it tests that alone."""
+    return bool(options) or any(getattr(a, name) is not None for name in ONE)
+
+
+def complete_flags(a: Arguments) -> Arguments:
+    """Copy a command's flags, with the defaults of those of a condition that are not given."""
+    defaults = {name: default for name, default in ONE.items() if getattr(a, name) is None}
+    return argparse.Namespace(**vars(a) | defaults)
 
 
 def judge_conditions(
@@ -194,7 +196,9 @@ def run_transformers(a: Arguments) -> int:
         spec["generator"] = [a.generator, digest_code(a.generator)]
     words = [f"{k}={shorten_value(v)}" for k, v in spec["options"].items()]
     name = " ".join(["transformers", model.config.model_type, *words])
-    if not names_condition(a, {k: v for k, v in options.items() if k not in adapter.SPECULATIVE}):
+    is_one = names_condition(a, {k: v for k, v in options.items() if k not in adapter.SPECULATIVE})
+    a = complete_flags(a)
+    if not is_one:
         return judge_conditions(a, *adapter.make_conditions(model, options), spec, name)
     law = adapter.compute_law(model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end)
     paged = options.get("cache_implementation") == "paged"
@@ -244,6 +248,7 @@ def run_server(a: Arguments) -> int:
 
     named = adapter.select_law_options(options)
     is_one = names_condition(a, named)
+    a = complete_flags(a)
     sampler = connect(a.length, options)
     engine = a.engine or sampler.name_engine()
     spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
@@ -279,6 +284,7 @@ def run_sampler(a: Arguments) -> int:
     spec: dict[str, Any] = {"sampler": a.sampler, "code": digest_code(a.sampler)}
     options = dict(a.options)
     is_one = names_condition(a, options) or a.law is not None
+    a = complete_flags(a)
     if (a.law or a.logits) and not a.vocab:
         raise ParityError("--law, --logits: need --vocab")
     if a.law:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,14 +65,26 @@ class Drawn:
     def n(self) -> int:
         return int(self.counts.sum())
 
-    def add(self, batch: Batch, law: Law) -> None:
+    def copy(self) -> "Drawn":
+        """Copy the samples, so that adding a batch to one leaves the other as it is."""
+        return replace(self, counts=self.counts.copy(), batches=[*self.batches], paddings={*self.paddings})
+
+    def add(self, batch: Batch, law: Law, limit: float | None = None, seconds: float | None = None) -> None:
         """Add a batch to the counts, and raise max_log_e if the e-value now exceeds it. Raises ParityError if its rows
-        go on after the end token by another token than earlier ones."""
+        go on after the end token by another token than earlier ones.
+
+        limit    the log e-value at which sampling has stopped; None: it does not
+        seconds  the time for all sequences sampled now, if the batch is one of them
+        """
+        if seconds is not None:
+            self.sampled += len(batch.prompts)
+            self.seconds = seconds
         self.batches.append(batch)
         self.paddings.add(batch.padding)
         check_paddings(self.paddings, law.end)
         self.counts += np.bincount(compute_codes(batch, law), minlength=len(self.counts))
         self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, law.cells)))
+        self.stopped = limit is not None and self.max_log_e >= limit
 
     def count_drafts(self) -> tuple[int | None, int | None, int | None]:
         """Sum drafts offered, accepted, and rounds over the batches. None: a batch lacks drafts (then all) or

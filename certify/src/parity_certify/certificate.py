@@ -19,7 +19,7 @@ FEW_ROUNDS = 1.1  # with fewer rounds a sequence, a second round is hardly teste
 RARE = 0.05  # if a smaller share of drafts is rejected, or accepted, what follows is hardly tested
 
 
-@dataclass
+@dataclass(frozen=True)
 class Certificate:
     """The result of a certification: verdict, rows (see `result_rows`), and the sampler's name and claim ("lossless" or
     "lossy"). details: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where (the
@@ -186,7 +186,7 @@ def make_certificate(
 ) -> Certificate:
     """Make the certificate of a sampler with this claim from its rows and samples, of one seed or two. It is
     inconclusive if drafts were counted and none was accepted, and names dependence instead of a TV if the rows depend
-    on each other. For a lossy sampler its TV and interval are written into the last rows."""
+    on each other. For a lossy sampler its last row "TV certificate" has the TV and interval of the fresh seed."""
     v: Verdict = verdict.judge_decoders(rows, {name: claim}, margin, alpha)[0]["value"]
     counts = samples[-1].counts
     needed = evidence.needed(law.cells, margin)
@@ -205,12 +205,12 @@ def make_certificate(
         reason += " share random numbers? Give each row a generator of its own (certify/docs/function.md)"
         v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=order, reason=reason)
     elif v.kind == "lossy":  # the TV is measured on the fresh seed, at a look whose size was fixed beforehand
-        certificate["tv_low"] = bound_tv_from_below(samples[0].counts, counts, law, certificate["alpha"])
-        certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
-        low, high = interval = certificate["tv_low"], certificate["tv_high"]
+        low, high = bound_tv_from_below(samples[0].counts, counts, law, certificate["alpha"]), certificate["tv_high"]
+        tv = max(certificate["tv"], low)
+        rows = [r | {"tv": tv, "tv_low": low} if r is certificate else r for r in rows]
         reason = f"on {law.name}, {describe_confidence(ALPHA)} interval {low:.4f} to {high:.4f}"
         reason += f"; rejected on {len(samples)} seeds, p <= {alpha:g} each"
-        v = replace(v, estimate=certificate["tv"], interval=interval, where=name_prefix(prefix), reason=reason)
+        v = replace(v, estimate=tv, interval=(low, high), where=name_prefix(prefix), reason=reason)
     elif drafted == 0 or accepted == 0:
         problem = "no draft was offered" if drafted == 0 else f"none of {drafted} drafts was accepted"
         advice = "let the engine draft, with a draft model nearer to the target or longer sequences, and certify again"

@@ -233,5 +233,4 @@ def certify_command(
     with start_engine(command, law, timeout) as process:
         result = certify_sampler(process, law, **common | settings)
     untested = [f"{name}: the command has no {{{name}}}" for name in NEUTRAL]
-    result.verdict = replace(result.verdict, untested=(*untested, *result.verdict.untested))
-    return result
+    return replace(result, verdict=replace(result.verdict, untested=(*untested, *result.verdict.untested)))

@@ -171,14 +171,13 @@ def report_conditions(
         together = describe_joint_bound(found)
         words = f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(found)} conditions{together}"
         v = replace(v, reason=words)
-    result.verdict = v
-    result.details["conditions"] = {c.rows[0]["model"]: c.verdict.json() for c in found}
+    details = result.details | {"conditions": {c.rows[0]["model"]: c.verdict.json() for c in found}}
     suspects = conditions[len(found) - 1].suspects
     if v.kind == "lossy" and not v.dependent and suspects and result.counts is not None:
         diagnosis = diagnose_counts(result.counts, conditions[len(found) - 1].law, suspects)
         if diagnosis["name"] is not None:
-            result.details["diagnosis"] = diagnosis
-    return result
+            details["diagnosis"] = diagnosis
+    return replace(result, verdict=v, details=details)
 
 
 def compute_joint_bound(certificates: Sequence[Certificate]) -> float:

@@ -79,8 +79,8 @@ def make_sample_rows(
     """Make the rows of the sample of one seed: those of `joint_tests`, "all looks" and independence, which decide (Holm
     over the two), and one a prompt. draws: of the simulated null.
 
-    looks   sizes of earlier looks, in order, and the p-value of `all four` at each (None without a folder). This
-    sample's is added, unless the e-process stopped the sample: then it has no tests and no bound
+    looks   sizes of earlier looks, in order, and the p-value of `all four` at each (None without a folder); `add_look`
+    adds this one. If the e-process stopped the sample, there are no tests and no bound
     """
     n = drawn.n
     length = law.length + (len(law.prompts) > 1)
@@ -97,19 +97,17 @@ def make_sample_rows(
         certificate |= {"effect": 1.0, "verdict": "not run"}
         certificate["note"] = "; ".join(n for n in (note, f"stopped as soon as p <= {alpha / SHARES:g}") if n)
     else:
-        p, share = tests[-1]["p_value"] or 1.0, 1.0
+        share = 1.0
         if looks is None:
-            spent.append(2 * p)
+            spent.append(2 * (tests[-1]["p_value"] or 1.0))
         else:
-            looks[n] = p
+            looks = add_look(looks, drawn, tests)
             share = 2.0 ** (list(looks).index(n) + 1)
         bound = min(1.0, bound_tv(drawn.counts, law.cells, R.ALPHA / share))
         confidence = R.describe_confidence(R.ALPHA)
         certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} ({confidence})", "alpha": R.ALPHA / share}
         certificate["tv_low"], certificate["tv_high"] = compute_tv_interval(drawn.counts, law.cells, R.ALPHA / share)
     spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
-    for r in tests:
-        r["decides"] = False
     e_value |= {"statistic": R.clean_number(drawn.max_log_e), "p_value": convert_to_p_value(drawn.max_log_e)}
     common = {"effect": certificate["statistic"], "minimum_detectable_effect": e_value["minimum_detectable_effect"]}
     common["statistic"] = R.clean_number(drawn.max_log_e)
@@ -117,9 +115,19 @@ def make_sample_rows(
     deciding = [decision]
     if drawn.batches and len(drawn.batches[0].prompts):  # counts without rows have no order
         deciding.append(make_independence_row(drawn, law, seed))
-    R.adjust_family(deciding, alpha)
+    decision, *independence = R.adjust_family(deciding, alpha)
     by_prompt = make_prompt_rows(drawn.counts, law, seed) if len(law.prompts) > 1 else []
-    return [*tests, e_value, decision, certificate, *deciding[1:], *by_prompt]
+    tests = [r | {"decides": False} for r in tests]
+    return [*tests, e_value, decision, certificate, *independence, *by_prompt]
+
+
+def add_look(looks: dict[int, float], drawn: Drawn, rows: list[Row]) -> dict[int, float]:
+    """Copy the looks (see `make_sample_rows`) and add the one that made these rows of a sample, at its size; none if
+    the e-process stopped the sample, as then no test was made."""
+    if drawn.stopped:
+        return dict(looks)
+    p = next(r["p_value"] for r in rows if r["test"] == "all four")
+    return looks | {drawn.n: p or 1.0}
 
 
 def make_independence_row(drawn: Drawn, law: Law, seed: int) -> Row:

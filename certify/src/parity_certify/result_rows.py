@@ -13,10 +13,12 @@ repeat   0 for the run itself, k for its k-th repetition on a fresh seed
 decides  whether the row counts in the decoder's verdict (a diagnostic row, or one summed up by another, does not)
 
 A test that could not be run has None for its numbers and a note "not run: needs ...". A p-value is never 0.
+
+No function changes a row that it was given: those that correct or judge rows return new ones, in the same order.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -97,13 +99,31 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return adjusted
 
 
-def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> None:
-    """Set p_holm and verdict of the rows that have a p-value, as one family (Holm), at alpha (None: `get_alpha()`)."""
+def adjust_families(
+    rows: Iterable[Row], get_family: Callable[[Row], Hashable], alpha: float | None = None
+) -> list[Row]:
+    """Copy rows, with p_holm and verdict of those that have a p-value corrected within their family (Holm), at alpha
+    (None: `get_alpha()`). get_family(row): which family a row is of; None: of none, so that it stays as it is."""
     alpha = get_alpha() if alpha is None else alpha
-    run = [r for r in rows if r["p_value"] is not None]
-    for r, p in zip(run, holm([r["p_value"] for r in run]), strict=True):
-        r["p_holm"] = float(p)
-        r["verdict"] = "rejected" if p <= alpha else "not rejected"
+    result = [dict(r) for r in rows]
+    families: dict[Hashable, list[int]] = {}
+    for i, r in enumerate(result):
+        if r["p_value"] is not None and (family := get_family(r)) is not None:
+            families.setdefault(family, []).append(i)
+    for members in families.values():
+        for i, p in zip(members, holm([result[i]["p_value"] for i in members]), strict=True):
+            result[i] |= {"p_holm": float(p), "verdict": "rejected" if p <= alpha else "not rejected"}
+    return result
+
+
+def adjust_family(rows: Iterable[Row], alpha: float | None = None) -> list[Row]:
+    """Copy rows, corrected as one family (see `adjust_families`)."""
+    return adjust_families(rows, lambda r: True, alpha)
+
+
+def adjust_deciding(rows: Iterable[Row], alpha: float | None = None) -> list[Row]:
+    """Copy rows, those that decide corrected as one family (see `adjust_families`); the others stay as they are."""
+    return adjust_families(rows, lambda r: True if r["decides"] else None, alpha)
 
 
 def compute_monte_carlo_p(observed: float, null: np.ndarray) -> float:

@@ -92,22 +92,17 @@ def gather_samples(
 
     alpha, stop  level at which the e-process stops sampling, and whether it may
     tell         takes a line of progress every few seconds
-    drawn        samples to continue, which are added to in place
+    drawn        samples to continue, which stay as they are
     estimate     called with the samples after the first batch that is sampled now
     deadline     time.monotonic() at which sampling stops: batches are cut to what fits
     """
-    drawn = drawn or Drawn(np.zeros(len(law.cells), dtype=np.int64))
+    drawn = drawn.copy() if drawn else Drawn(np.zeros(len(law.cells), dtype=np.int64))
     number = len(drawn.batches)
 
-    def add_batch(one: Batch) -> None:
-        """Add a batch to `drawn`, and set `drawn.stopped` if the e-process has the evidence."""
-        nonlocal number
-        number += 1
-        drawn.add(one, law)
-        drawn.stopped = stop and drawn.max_log_e >= math.log(2 * evidence.SHARES / alpha)
-
+    limit = math.log(2 * evidence.SHARES / alpha) if stop else None
     while drawn.n < n and not drawn.stopped and (one := store.read_batch(seed, number)) is not None:
-        add_batch(one)
+        drawn.add(one, law, limit)
+        number += 1
     shown = time.perf_counter()
     start = shown - drawn.seconds
     read_n = drawn.n  # sequences that came from the folder
@@ -127,9 +122,8 @@ def gather_samples(
         try:
             for one in run(plan_batches(seed, number, batch, vary, limit_size)):
                 store.write_batch(seed, number, one)
-                drawn.sampled += len(one.prompts)
-                drawn.seconds = time.perf_counter() - start
-                add_batch(one)
+                drawn.add(one, law, limit, time.perf_counter() - start)
+                number += 1
                 if estimate is not None:
                     estimate(drawn)
                     estimate = None
@@ -219,11 +213,12 @@ def certify_sampler(
     def round_to_batches(size: int) -> int:
         return -(-size // batch) * batch
 
-    def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> list[Row]:
-        """Make the rows of a seed's samples, and store its looks."""
+    def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> tuple[list[Row], dict[int, float] | None]:
+        """Make the rows of a seed's samples; store and return its looks, this one among them."""
         rows = evidence.make_sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
+        looks = None if looks is None else evidence.add_look(looks, drawn, rows)
         store.write_looks(seed, looks)
-        return rows
+        return rows, looks
 
     def is_rejected(rows: list[Row]) -> bool:
         return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
@@ -247,7 +242,7 @@ def certify_sampler(
     start_settings: dict[str, Any] = {"stop": True, "estimate": tell_estimate, "deadline": first_end}
     first = gather_samples(sample, law, seeds[0], target_n, store, **start_settings, **settings)
     check_repeats(first.batches, law)
-    rows = make_rows(first, seeds[0], store.read_looks(seeds[0]))
+    rows, _ = make_rows(first, seeds[0], store.read_looks(seeds[0]))
     samples = [first]
     copies = next(r["minimum_detectable_effect"] for r in rows if r["test"] == evidence.INDEPENDENCE)
     if len(seeds) > 1 and is_rejected(rows):
@@ -255,11 +250,11 @@ def certify_sampler(
         largest = MAX_REPEAT * max(first.n, target_n)
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
         second = None
-        looks = store.read_looks(seeds[1]) or {}
+        looks: dict[int, float] | None = store.read_looks(seeds[1]) or {}
         while True:
             shared: dict[str, Any] = {"stop": False, "drawn": second, "deadline": start + seconds}
             second = gather_samples(sample, law, seeds[1], size, store, **shared, **settings)
-            repeated = make_rows(second, seeds[1], looks)
+            repeated, looks = make_rows(second, seeds[1], looks)
             if repeat or second.n < size or is_rejected(repeated) or size >= largest:
                 break
             size = round_to_batches(min(2 * size, largest))
@@ -270,9 +265,9 @@ def certify_sampler(
     rows = [r | {"method": name} for r in rows]
     result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     tested, untested = describe_scope(first, law, vary and batch > 1, copies)
-    result.verdict = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
-    result.details |= {"budget": budget, "seconds": time.monotonic() - start}
-    return result
+    v = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
+    details = result.details | {"budget": budget, "seconds": time.monotonic() - start}
+    return replace(result, verdict=v, details=details)
 
 
 def describe_scope(drawn: Drawn, law: Law, vary: bool, copies: float) -> tuple[tuple[str, ...], tuple[str, ...]]:

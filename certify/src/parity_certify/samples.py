@@ -189,7 +189,7 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
         if sizes.min() != sizes.max() or not sizes.min():
             allowed = "equally many behind each prompt, at least one"
             raise ParityError(f"samples: seed {seed}: {sizes.tolist()} sequences by prompt; allowed: {allowed}")
-        sample.max_log_e = max(0.0, float(compute_log_e(sample.counts, law.cells)))
+        drawn[seed] = replace(sample, max_log_e=max(0.0, float(compute_log_e(sample.counts, law.cells))))
     try:
         check_copies(drawn, order, law)
     except ParityError as error:
@@ -213,5 +213,4 @@ def certify_samples(
     rows = [r | {"method": name} for r in rows]
     result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     untested = ("independence of rows", "other prompts and longer outputs", *result.warnings)
-    result.verdict = replace(result.verdict, untested=untested)
-    return result
+    return replace(result, verdict=replace(result.verdict, untested=untested))

@@ -128,10 +128,8 @@ def certify_speculation(
     settings |= {"n": n, "repeat": repeat, "seeds": seeds, "batch": batch, "claim": claim, "draws": draws, "tell": tell}
     result = certify_problems(make_sampler, name=name or get_function_name(speculate), **settings)
     worst = max(rounds, key=lambda one: one.furthest)
-    result.details["furthest"] = worst.furthest
     v = replace(result.verdict, untested=(*result.verdict.untested, "options of sampling, and later rounds"))
     if worst.furthest > TOLERANCE and v.kind != "lossy":
         problem = f"the recorded q is up to {worst.furthest:.2g} (TV) from the law that drafts were drawn from"
         v = replace(v, kind="lossy", where=worst.problem.name, reason=problem, estimate=None, interval=None, bound=None)
-    result.verdict = v
-    return result
+    return replace(result, verdict=v, details=result.details | {"furthest": worst.furthest})

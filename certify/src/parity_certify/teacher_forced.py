@@ -230,8 +230,7 @@ def run_battery(
         result.append(R.make_row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **columns))
     for stratum in strata:
         result += stratum.make_rows(names, columns)
-    R.adjust_family(result)
-    return result
+    return R.adjust_family(result)
 
 
 def check_laws(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:

@@ -287,22 +287,24 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
         "rng": rng,
     }
     rows = run_battery(source.tokens, source.compute_laws, source.tokens.shape[1], **settings, **columns)
-    for r in rows:
-        r["test"], slot, number = r["test"].partition(", slot ")
-        r["decides"] = not slot
-        r["where"] = f"tokens {int(number) * width + 1} to {min(longest, int(number) * width + width)}" if slot else ""
-        if r["test"] == "support":
-            i, first = source.pieces[r["row"]]
-            r["where"] = f"text {i + 1}, token {first + r['position'] + 1}"
+
+    def describe_where(r: Row) -> Row:
+        """Make the changes to a row that say which tokens it is about, and whether it decides."""
+        test, slot, number = r["test"].partition(", slot ")
         if slot:
-            r |= {"p_holm": None, "verdict": "measured"}
+            where = f"tokens {int(number) * width + 1} to {min(longest, int(number) * width + width)}"
+            return {"test": test, "decides": False, "where": where, "p_holm": None, "verdict": "measured"}
+        if test == "support":
+            i, first = source.pieces[r["row"]]
+            return {"decides": True, "where": f"text {i + 1}, token {first + r['position'] + 1}"}
+        return {"decides": True, "where": ""}
+
     left_out = ("equals upper", *(("equals left",) if isinstance(source, OfEngine) else ()))
-    rows = [r for r in rows if r["test"] not in left_out]
+    rows = [described for r in rows if (described := r | describe_where(r))["test"] not in left_out]
     if isinstance(source, OfTarget) and source.rounds:
         about = {"model": model, "method": "sampler", "seed": seed, "where": ""}
         rows.append(make_border_row(source, **about))
-    R.adjust_family((r for r in rows if r["decides"]), alpha)
-    return rows
+    return R.adjust_deciding(rows, alpha)
 
 
 def judge_texts(rows: list[Row], judged: Judged, alpha: float) -> Verdict:

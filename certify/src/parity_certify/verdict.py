@@ -103,13 +103,24 @@ class Verdict:
         return self.kind == {"lossless": "lossy", WITHIN: "lossy", "lossy": "certified"}.get(claim)
 
 
-def compute_layer_p(rows: list[Row], alpha: float) -> float | None:
-    """Compute a decoder's p-value in a layer, the smallest p_holm of its deciding rows; None if none was run. If a row
-    has no p_holm (paired rows are made one score at a time), all are adjusted here, in place, as one family."""
-    deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
-    if any(r["p_holm"] is None for r in deciding):
-        R.adjust_family(deciding, alpha)
-    return min((r["p_holm"] for r in deciding), default=None)
+def adjust_missing(rows: Iterable[Row], alpha: float) -> list[Row]:
+    """Copy rows of any decoders and layers, and correct the families of which a row that decides has no p_holm: paired
+    rows are made one score at a time. A family is a decoder's deciding rows of one layer and repeat."""
+    rows = list(rows)
+
+    def get_family(r: Row) -> tuple[Any, ...]:
+        return r["method"], r["key"], r["layer"], r["repeat"]
+
+    deciding = (r for r in rows if r["decides"] and r["p_value"] is not None)
+    missing = {get_family(r) for r in deciding if r["p_holm"] is None}
+    return R.adjust_families(rows, lambda r: f if r["decides"] and (f := get_family(r)) in missing else None, alpha)
+
+
+def compute_layer_p(rows: Iterable[Row], alpha: float) -> float | None:
+    """Compute a decoder's p-value in a layer, the smallest p_holm of its deciding rows, corrected where it is missing
+    (`adjust_missing`); None if none was run."""
+    run = (r for r in adjust_missing(rows, alpha) if r["decides"] and r["p_value"] is not None)
+    return min((r["p_holm"] for r in run), default=None)
 
 
 def judge_decoders(

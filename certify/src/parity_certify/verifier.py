@@ -290,8 +290,7 @@ def certify_verifier(
     result = certify_problems(make_sampler, name=name or get_function_name(verify), **settings)
     outside = "the drafter: what it draws from, what it records, which noise it shares (`certify_speculation`)"
     untested = (*result.verdict.untested, outside, "options that are applied outside of the verifier")
-    result.verdict = replace(result.verdict, untested=untested)
-    return result
+    return replace(result, verdict=replace(result.verdict, untested=untested))
 
 
 def certify_problems(
@@ -330,8 +329,9 @@ def certify_problems(
         if certificates[-1].verdict.kind == "lossy":
             break
     result = combine_certificates(certificates, [case.name for case in cases], alpha)
-    result.details["warnings"] = []  # drafts and rounds of a problem are set by design, so nothing is missing
-    if result.verdict.kind == "certified" and {case.name for case in cases} == {"equal"}:
+    v = result.verdict
+    if v.kind == "certified" and {case.name for case in cases} == {"equal"}:
         reason = "tested with p = q alone, where most faulty verifiers pass: add other problems"
-        result.verdict = replace(result.verdict, kind="inconclusive", reason=reason)
-    return result
+        v = replace(v, kind="inconclusive", reason=reason)
+    # drafts and rounds of a problem are set by design, so nothing is missing
+    return replace(result, verdict=v, details=result.details | {"warnings": []})

@@ -20,10 +20,8 @@ from parity.equality.targets import Decoder
 
 
 def adjust_over_targets(rows: list[Row]) -> list[Row]:
-    """Set the Holm-corrected p-values and verdicts of rows in place, over all models of a test; return the rows."""
-    for test in dict.fromkeys(r["test"] for r in rows):
-        R.adjust_family(r for r in rows if r["test"] == test)
-    return rows
+    """Copy rows, with the p-values and verdicts of each test corrected over all models (Holm)."""
+    return R.adjust_families(rows, lambda r: r["test"])
 
 
 def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Decoder:
@@ -89,8 +87,7 @@ def exact(
             rows += [r | about | columns for r in target.make_rows(drawn, layer, seed, draws)]
         if family == "targets":
             return adjust_over_targets(rows)
-        R.adjust_family(r for r in rows if r["decides"])
-        return rows
+        return R.adjust_deciding(rows)
 
     first = run(targets, 0)
     rejected = {r["model"] for r in first if r["decides"] and r["verdict"] == "rejected"}

@@ -39,10 +39,10 @@ def make_token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "sa
         rate = f"{differs.mean():.2g}, {low:.2g} to {high:.2g}"
         values["note"] = f"{differs.sum()} of {n} differ (rate {rate}); first: row {row}, position {position}"
         values["verdict"] = "rejected" if exact else "differs by rounding"
-    result = R.make_row("pathwise", test, n, **columns | values)
     if exact:  # the comparison is certain: identical tokens have p-value 1, a difference has the smallest one
-        result["p_value"] = result["p_holm"] = R.SMALLEST if differs.any() else 1.0
-    return result
+        p = R.SMALLEST if differs.any() else 1.0
+        values |= {"p_value": p, "p_holm": p}
+    return R.make_row("pathwise", test, n, **columns | values)
 
 
 def compare_tokens(

@@ -80,10 +80,18 @@ def lay_out(step: np.ndarray, free: np.ndarray, width: int) -> np.ndarray:
 class Generator:
     """A model of a configuration, ready to make pictures or texts."""
 
-    def __init__(self, case: Case, config: Config, dtype: str = "", device: str = ""):
+    def __init__(
+        self,
+        case: Case,
+        config: Config,
+        dtype: str = "",
+        device: str = "",
+        manifest: dict[str, Any] | None = None,
+    ):
         """Choose the device, by default a GPU if there is one; files and networks are loaded when they are needed.
-        dtype: of a transformer of image tokens, that of the configuration by default. Raises ParityError for another
-        model's, and for a device that is not there."""
+        dtype: of a transformer of image tokens, that of the configuration by default; manifest: of the model's files,
+        where they are there already. Raises ParityError for another model's dtype, and for a device that is not
+        there."""
         self.case = case
         self.kind = case.kind
         self.config = config
@@ -96,6 +104,8 @@ class Generator:
         # not claimed: jobs may use the GPU meanwhile, as a notebook may never end
         self.device = device or ("cuda" if machine.gpu() else "cpu")
         check(self.device, self.dtype)
+        if manifest is not None:
+            self.manifest = manifest
         self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
 
     @cached_property

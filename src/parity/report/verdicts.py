@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from parity_certify.verdict import Verdict, judge_decoders, make_columns
+from parity_certify.verdict import Verdict, adjust_missing, judge_decoders, make_columns
 
 from parity.base.files import dump_canonical
 from parity.experiment.cells import Cell, Variant
@@ -86,15 +86,15 @@ def judge_tests(
         fields = {"key": key, "method": method, "options": dump_canonical(t.ran.options if t.ran else options)}
         fields |= {"repeat": 1, "seed": settings.seeds.again} if t.repeated else {}
         rows += [r | {"model": r["model"] or t.cell.spec["model"]} | fields for r in t.results["rows"]]
+    alpha = settings.equality.alpha
     if any(t.cell.kind == "anysubset" for t in tested):
-        for key, repeat in ((key, repeat) for key in claims for repeat in (0, 1)):
-            family = (r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
-            R.adjust_family(family, settings.equality.alpha)
-    judged = judge_decoders(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
+        rows = R.adjust_families(rows, lambda r: None if r["layer"] == "exact" else (r["key"], r["repeat"]), alpha)
+    rows = adjust_missing(rows, alpha)
+    judged = judge_decoders(rows, claims, settings.equality.margin_tv, alpha)
     for v in judged:
         tests = [r for r in rows if r["key"] == v["key"]]
         scope = scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
-        v |= add_reach(v, tests, scope, settings.equality.alpha)
+        v |= add_reach(v, tests, scope, alpha)
         v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.options))}
         v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
         if not is_plain_decoding(scope.kind, v["method"], dict(scope.options)) and (layers := find_undrafted(tests)):

@@ -41,11 +41,9 @@ def read_generator(a: argparse.Namespace) -> Generator:
     cases = {case.model: case for case in tuned.list_cases(config, "discrete")}
     if a.model and a.model not in cases:
         raise ParityError(f"--model {a.model!r}: not among the models of image tokens; allowed: {', '.join(cases)}")
-    generator = Generator(cases[a.model or next(iter(cases))], config, device=a.device)
-    generator.device = take_device(a.device, generator.dtype)
-    if a.checkpoint:
-        generator.manifest = read_json(a.checkpoint)
-    return generator
+    case = cases[a.model or next(iter(cases))]
+    device = take_device(a.device, case.setting.get("dtype", "float32"))
+    return Generator(case, config, device=device, manifest=read_json(a.checkpoint) if a.checkpoint else None)
 
 
 def read_all_prompts(a: argparse.Namespace, generator: Generator) -> list[str]:

@@ -7,7 +7,7 @@ each token by its law given those before it.
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,17 @@ def verify(
     return check_tokens(generator, loaded, spec, spec | others, rows)
 
 
+@dataclass(kw_only=True)
+class Decoded(CellFiles):
+    """A cell that was decoded here: what layers read of it is in memory, not in files."""
+
+    spec: dict[str, Any] = field()
+    inputs: dict[str, Any] = field()
+    manifest: dict[str, Any] = field()
+    shards: Any = field()
+    baseline: Any = None  # the cell of plain decoding, where a layer reads it
+
+
 @torch.inference_mode()
 def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Verification | None:
     """Decode rows of image tokens plainly, and compare the laws that drew them with those of one pass over each row;
@@ -111,20 +122,19 @@ def check_tokens(
     specification of plain decoding, which some of them read."""
     kind = generator.kind
 
-    def decode(chosen: dict[str, Any]) -> CellFiles:
-        """Make a cell of the rows, decoded by a specification."""
-        cell = CellFiles(kind, Path(f"{chosen['method']}-verify"), {**SETTINGS[kind], "seeds": [chosen["seed"]]})
-        cell.device, cell.spec, cell.inputs, cell.manifest = generator.device, chosen, rows, loaded.manifest
-        cell.shards = loop.decode(kind, loaded, chosen, rows, len(rows["ids"]))
-        return cell
+    def decode(chosen: dict[str, Any], **more: Any) -> Decoded:
+        """Make a cell of the rows, decoded by a specification; more: its fields beside those of all cells."""
+        folder, settings = Path(f"{chosen['method']}-verify"), {**SETTINGS[kind], "seeds": [chosen["seed"]]}
+        shards = loop.decode(kind, loaded, chosen, rows, len(rows["ids"]))
+        about = {"spec": chosen, "inputs": rows, "manifest": loaded.manifest, "shards": shards}
+        return Decoded(kind, folder, settings, device=generator.device, **about, **more)
 
     found: list[Row] = []
-    cell = decode(spec)
+    layers = list_layers(kind, spec)
+    baseline = decode(plain) if any("baseline" in layer["READS"] for layer in layers.values()) else None
     with tempfile.TemporaryDirectory() as folder:
-        cell.laws_file = Path(folder, "laws.npz")
-        for name, layer in list_layers(kind, spec).items():
-            if "baseline" in layer["READS"]:
-                cell.baseline = decode(plain)
+        cell = decode(spec, baseline=baseline, laws_file=Path(folder, "laws.npz"))
+        for name in layers:
             found += run_layer(name, cell)["rows"]
     lossless = claim(kind, spec["method"], spec["options"]) == "lossless"
     return judge_tests(spec["method"], found, lossless, len(rows["ids"]))

@@ -302,10 +302,15 @@ class Generate:
         if self.options.get("assistant_tokenizer") is not None:
             self.options["assistant_tokenizer"] = sort_vocabulary(self.options["assistant_tokenizer"])
         self.wrap_generator: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
-        # while `record_draft_law` runs, this holds the drafts and the laws that the engine recorded for them
-        self.log: list[tuple[Tensor, Tensor]] | None = None
+        self.log: list[tuple[Tensor, Tensor]] | None = None  # of drafts and their laws (`add_log`)
         self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
         self.__name__ = "transformers generate"
+
+    def add_log(self, log: list[tuple[Tensor, Tensor]]) -> "Generate":
+        """Copy the sampler; the copy appends to `log` the drafts and the laws that the engine recorded for them."""
+        copied = copy.copy(self)
+        copied.log = log
+        return copied
 
     @contextlib.contextmanager
     def count_drafts(self, drafts: list[int]) -> Iterator[bool]:
@@ -396,10 +401,10 @@ def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law,
     K, V = len(target.prompts), target.vocab
     sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1
     for k in range(K):
-        sampler.log = []
-        sampler(np.repeat(target.prompts[k : k + 1], n // K, 0), 10_000 + k)
+        log: list[tuple[Tensor, Tensor]] = []
+        sampler.add_log(log)(np.repeat(target.prompts[k : k + 1], n // K, 0), 10_000 + k)
         start = 1 if sampler.model.config.is_encoder_decoder else target.prompts.shape[1]
-        for ids, laws in sampler.log:
+        for ids, laws in log:
             block = max(block, len(laws))
             tokens = ids[start:].tolist()
             for i, p in enumerate(laws.numpy()):
@@ -408,7 +413,6 @@ def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law,
                     node = count_prefixes(V, depth) + sum(t * V**e for e, t in enumerate(reversed(tokens[:depth])))
                     sums[k, node] += p
                     times[k, node] += 1
-    sampler.log = None
     offered = times > 0
     tables = np.where(offered[..., None], sums / np.maximum(times, 1)[..., None], target.tables)
     return Law("drafts", target.prompts, tables, target.length, target.end), offered, block

@@ -79,8 +79,7 @@ def make_trials_on_long(
         for model in models:
             drawn = model.draw(decoder, 0, seed, options)._replace(predictable=True)
             rows += model.make_rows(drawn, "long", seed, 0)
-        R.adjust_family(rows)
-        return rows
+        return R.adjust_family(rows)
 
     decoders = {name: (decoder, NO_FAULT, "") for name, (decoder, _) in correct.items()} | faulty
     for method, (decoder, fault, model) in decoders.items():

@@ -144,8 +144,7 @@ def make_continuous_rows(
     counts = np.bincount(cells, minlength=bins ** (L * D))
     uniform = np.full(len(counts), 1 / len(counts))
     rows += make_joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **columns)
-    R.adjust_family(r for r in rows if r["decides"])
-    return rows
+    return R.adjust_deciding(rows)
 
 
 # --- Models of long sequences

@@ -59,7 +59,7 @@ def rows(cell: CellFiles) -> list[Row]:
         settings: dict[str, Any] = {"slot": slot, "chunk": at_once, "strict": False, **columns}
         result = run_battery(tokens, compute_laws, length, rng=np.random.default_rng([spec["seed"], 9]), **settings)
         result.append(dependence.make_row(**columns))
-        adjust_family(result)
+        result = adjust_family(result)
     else:
         for first in range(0, len(shard.ids), at_once):
             compute_laws(first, first + at_once)

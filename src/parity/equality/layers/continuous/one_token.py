@@ -194,7 +194,7 @@ def compare_conditions(
             x, y = (sample.tokens[:, 0].double().cpu().numpy() for sample in (drawn, plain))
             family += compare_draws(x, y, np.random.default_rng([seeds[0], c, repeat]), **of_condition)
             result += measure_shifts(x, y, **of_condition) if repeat == 0 else []
-        R.adjust_family(family)
+        family = R.adjust_family(family)
         result += family
         if not any(r["verdict"] == "rejected" for r in family):
             break

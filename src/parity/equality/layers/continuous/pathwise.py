@@ -38,8 +38,8 @@ def make_distance_row(tokens: np.ndarray, pictures: np.ndarray, eps: float, **co
     error, square = np.abs(tokens[0] - tokens[1]).max(), np.square(pictures[0] - pictures[1]).mean()
     psnr = 10 * np.log10(4 / max(square, 1e-30))
     is_within = error <= eps
-    values = {"statistic": float(error), "effect": float(error / eps) if eps else None, "psnr": float(psnr)}
+    p = 1.0 if is_within else R.SMALLEST  # no chance is involved
+    values: Row = {"statistic": float(error), "effect": float(error / eps) if eps else None, "psnr": float(psnr)}
+    values |= {"p_value": p, "p_holm": p, "verdict": WITHIN if is_within else "differs by more than eps"}
     note = f"largest error {error:.1e}, {psnr:.0f} dB between the pictures; eps {eps:g}"
-    result = R.make_row("pathwise", WITHIN, tokens.shape[1], note=note, **values, **columns)
-    result["p_value"] = result["p_holm"] = 1.0 if is_within else R.SMALLEST  # no chance is involved
-    return result | {"verdict": WITHIN if is_within else "differs by more than eps"}
+    return R.make_row("pathwise", WITHIN, tokens.shape[1], note=note, **values, **columns)

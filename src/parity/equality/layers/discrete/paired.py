@@ -122,9 +122,8 @@ def make_scalar_rows(
         R.make_row("paired", tests[1], n, **diagnostic | {"verdict": boot_verdict}),
         R.make_row("paired", tests[2], n, p_value=p, **tost),
     ]
-    for row, (low, high) in zip(result, (t.confidence_interval(1 - alpha), boot, (-margin, margin)), strict=True):
-        row |= {"low": float(low), "high": float(high)}
-    return result
+    limits = (t.confidence_interval(1 - alpha), boot, (-margin, margin))
+    return [r | {"low": float(low), "high": float(high)} for r, (low, high) in zip(result, limits, strict=True)]
 
 
 def draw_signs(n: int, swaps: int, rng: np.random.Generator) -> np.ndarray:

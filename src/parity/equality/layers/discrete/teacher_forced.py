@@ -53,6 +53,6 @@ def rows(cell: CellFiles) -> list[Row]:
     settings |= {"chunk": at_once, "strict": strict, "seed": seed, **cell.columns}
     result = run_battery(shard.tokens, compute_laws, loaded.width, rng=np.random.default_rng(seed), **settings)
     result.append(dependence.make_row(seed=seed, **cell.columns))
-    adjust_family(result)
+    result = adjust_family(result)
     cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return result
