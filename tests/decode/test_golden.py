@@ -1,0 +1,51 @@
+"""Every decoder draws on every family of models what it drew when `golden.json` was written."""
+
+from typing import Any
+
+import pytest
+
+from tests.decode.golden import FAMILIES, LONG, Golden, list_differences, read_golden
+
+
+@pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.long] * (f in LONG)) for f in FAMILIES])
+def test_tokens_passes_and_nodes_are_those_recorded(family, tmp_path):
+    assert not list_differences(read_golden(family), dict(Golden(family, tmp_path).generate()))
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "seed": {"seed": 8},
+    "acceptance": {"options": {"window": 3, "init": "random", "refine": True, "tolerance": 0.3}},
+    "guidance": {"sampling": {"guidance": 2.1, "temperature": 2.0, "top_k": 40, "top_p": 0.95}},
+    "top-k": {"sampling": {"guidance": 2.0, "temperature": 2.0, "top_k": 20, "top_p": 0.95}},
+}
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    """LlamaGen's random network of classes, whose cases are made fastest."""
+    return Golden("llamagen_c2i", tmp_path_factory.mktemp("llamagen_c2i"))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_ingredient_is_noticed(name, classes):
+    """Must fail: other noise, another rule of acceptance, other distributions."""
+    case = "llamagen_c2i sjd"
+    recorded = {case: read_golden("llamagen_c2i")[case]}
+    assert not list_differences(recorded, {case: classes.compute("sjd")})
+    (difference,) = list_differences(recorded, {case: classes.compute("sjd", **CHANGES[name])})
+    assert difference.startswith(f"{case}: tokens ")
+
+
+def test_a_difference_is_named():
+    recorded = {"anole sjd": ["0123456789ab", 9, 20], "anole ar": ["0123456789ab", 16, 16]}
+    computed = {"anole sjd": ["0123456789ab", 8, 20], "anole mtj": ["0123456789ab", 7, 90]}
+    assert list_differences(recorded, recorded) == []
+    assert list_differences(recorded, recorded | computed) == [
+        "anole mtj: not recorded",
+        "anole sjd: passes 8, not 9",
+    ]
+    assert list_differences(recorded, computed | {"anole sjd": ["ba9876543210", 9, 21]}) == [
+        "anole ar: not computed",
+        "anole mtj: not recorded",
+        "anole sjd: tokens ba9876543210, not 0123456789ab; nodes 21, not 20",
+    ]
