@@ -229,7 +229,7 @@ def main() -> None:
     flag, *families = sys.argv[1:] or [""]
     if flag != "--write" or set(families) - set(FAMILIES):
         sys.exit(f"{' '.join(sys.argv[1:])}: allowed: --write, then names of {', '.join(FAMILIES)}")
-    cases = {}
+    cases: dict[str, Case] = {}
     for family in FAMILIES:
         if families and family not in families:
             cases |= read_golden(family)
