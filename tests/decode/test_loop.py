@@ -36,13 +36,11 @@ class Loaded:
         self.models = []
         self.drafts = drafts
 
-    def model(self, rows, sampling):
+    def model(self, rows, sampling, queue=None):
         """Make a counting model of so many rows, whatever the sampling."""
-        model = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
-        if self.drafts:
-            model.draft = Counting(make_table(3, L), L, len(rows["ids"]), width=L)
-        self.models.append(model)
-        return model
+        networks = [Counting(make_table(3, L), L, len(rows["ids"]), width=L) for _ in range(1 + self.drafts)]
+        self.models += networks
+        return Sampled(networks[0], TokenSampling(), {"draft": draft for draft in networks[1:]}, queue)
 
 
 class Scarce(Loaded):
@@ -52,10 +50,10 @@ class Scarce(Loaded):
         super().__init__()
         self.fits, self.error = fits, error
 
-    def model(self, rows, sampling):
+    def model(self, rows, sampling, queue=None):
         if len(rows["ids"]) > self.fits:
             raise self.error
-        return super().model(rows, sampling)
+        return super().model(rows, sampling, queue)
 
 
 def make_spec(method="sjd", **method_options):
@@ -84,21 +82,21 @@ def test_calls_of_a_companion_are_counted_separately():
     """A pass of `spec` calls its draft model once a draft, with one token each but the first, which reads two."""
     loaded = Loaded(drafts=True)
     shard = decode("discrete", loaded, make_spec("spec", gamma=2), ROWS, 7)
-    target = loaded.models[0]
+    target, draft = loaded.models
     assert target.passes == shard.passes[0]
-    assert (shard.draft_calls == target.draft.passes).all()
+    assert (shard.draft_calls == draft.passes).all()
     assert shard.passes[0] < shard.draft_calls[0] < shard.draft_tokens[0]
     assert (decode("discrete", Loaded(), make_spec(window=3), ROWS, 7).draft_calls == 0).all()
 
 
 def test_timed_networks_stand_in_for_a_models_own():
     """A call that a network makes of another is a part of its own call, and no network changes."""
-    model = TabularModel(make_table(3, L), L, 2, width=L)
-    model.draft = TabularModel(make_table(3, L), L, 2, width=L)
-    model.drafter = TabularDrafter(model.draft)
-    networks = (model, model.draft, model.drafter)
+    model, draft = (TabularModel(make_table(3, L), L, 2, width=L) for _ in range(2))
+    drafter = TabularDrafter(draft)
+    networks = (model, draft, drafter)
     clock = Clock(torch.device("cpu"))
-    timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0)), clock)
+    companions = {"draft": draft, "drafter": drafter}
+    timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0), companions), clock)
     assert not any(name in vars(network) for network in networks for name in ("logits", "tree"))
     tokens, positions = torch.zeros(2, 3, dtype=torch.int64), torch.arange(-1, 2).expand(2, -1)
     law = timed.logits(tokens, positions)

@@ -15,6 +15,7 @@ from itertools import accumulate, repeat
 from typing import Literal, NamedTuple
 
 import torch
+from parity_decoders.compiling import CompiledPass
 from parity_decoders.protocols.continuous import LOG_2PI, Affine, Chain, PathNoise
 from torch import Tensor, nn
 
@@ -170,6 +171,11 @@ class HeadNet(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, z: Tensor) -> Tensor:
         return self.run(x, t, self.cond_embed(z))
+
+    def compile_run(self, device: str) -> None:
+        """Compile `run`: a head is called many times a token, and launching its small kernels costs more than their
+        arithmetic."""
+        self.run = CompiledPass(self.run, device, dynamic=True)  # type: ignore[method-assign]
 
     def run(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
         """Compute [N, 2 D] as `forward` does, from a condition [N, width] that a walk embeds only once."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_decoders.compiling import CompiledPass
 from parity_decoders.protocols.continuous import ContinuousModel, Pair
 from torch import Tensor, nn
 
@@ -57,8 +56,7 @@ class Loaded:
             file = self.file(component)
             net: Any = load_network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
-                # a head is called T times a token, and launching its small kernels costs more than their arithmetic
-                net.diffloss.net.run = CompiledPass(net.diffloss.net.run, self.device.type, dynamic=True)
+                net.diffloss.net.compile_run(self.device.type)
             self.nets[component] = net
         return self.nets[component]
 

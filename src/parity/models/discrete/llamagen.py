@@ -350,6 +350,8 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component == "net":
         return load_built(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
     extra = read_config_as(LlamaGenConfig, files[component], ignored=("target",))
+    if component == "drafter":  # its positions are the target's
+        extra = replace(extra, prefix=config.prefix, grid=config.grid, rope_base=config.rope_base)
     is_captioned = component == "drafter" and "fc.bias" in read_shapes(files[component])
     build = CaptionedDrafter if is_captioned else partial(make_companion, component)
     return load_built(partial(build, extra), files[component], (), device, dtype)
