@@ -40,7 +40,7 @@ class Loaded:
         """Make a counting model of so many rows, whatever the sampling."""
         networks = [Counting(make_table(3, L), L, len(rows["ids"]), width=L) for _ in range(1 + self.drafts)]
         self.models += networks
-        return Sampled(networks[0], TokenSampling(), {"draft": draft for draft in networks[1:]}, queue)
+        return Sampled(networks[0], TokenSampling(), dict(zip(("draft",), networks[1:], strict=False)), queue)
 
 
 class Scarce(Loaded):
