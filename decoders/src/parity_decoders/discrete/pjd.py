@@ -222,5 +222,6 @@ def pjd(
         p, q, evaluated = picture.compute_laws(slots, draft, is_random)
         u = noise.uniform("accept", number) if races is None else None
         yield picture.advance(slots, evaluated, *verify(slots, draft, p, q, e, u, rejected == "reuse"))
-        release_rows(model, (picture.count >= picture.size).all(1))
+        if start.device.type == "cpu" and not getattr(model, "static", False):
+            release_rows(model, (picture.count >= picture.size).all(1).numpy())
         step += 1
