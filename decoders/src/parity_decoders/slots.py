@@ -1,5 +1,5 @@
 """A causal network of transformers as a token model: keys and values stand at slots of a cache, addressed by position
-(`CacheLayout`)."""
+(`SlotCache`)."""
 
 import inspect
 from typing import Any
