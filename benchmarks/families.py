@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from parity_certify.joint_tests import digits
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from torch import Tensor
 
 from parity.base.errors import ParityError

@@ -18,7 +18,8 @@ import torch
 from common import parse_flags
 from docs_figures import keep_benchmark
 from parity_decoders.discrete.ar import ar
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.distribution import TokenSampling
+from parity_decoders.sampling import Sampled
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record

@@ -31,9 +31,10 @@ from parity_decoders.captured import REACHES, Captured, compile_passes, run_capt
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.families.inputs import read_inputs
 from parity_decoders.passes import Passes
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from parity_decoders.slots import SlotNetwork
 from parity_decoders.steps import Step
 

@@ -25,7 +25,8 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.distribution import TokenSampling
+from parity_decoders.sampling import Sampled
 from parity_decoders.steps import Step
 from torch import Tensor, nn
 

@@ -26,8 +26,9 @@ from typing import Any
 import torch
 import yaml
 from docs_figures import keep_benchmark
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from torch import Tensor
 
 from parity.base.errors import ParityError

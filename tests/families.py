@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.families.emu3p5 import load_emu3p5
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from torch import Tensor
 
 from parity.decode.discrete import Decoded, record

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from annotated_types import Interval
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.anysubset import Infilling, make_infilling
 from parity_decoders.protocols.continuous import Pair
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from pydantic.fields import FieldInfo
 from scipy import stats
 

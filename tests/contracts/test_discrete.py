@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.sampling import TokenSampling
 from parity_decoders.steps import Step
 from parity_decoders.verification import race
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.distribution import TokenSampling
+from parity_decoders.sampling import Sampled
 
 from parity.base.errors import ParityError
 from parity.decode import discrete

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from parity_decoders import captured, verification
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from parity_decoders.sequence_buffer import SequenceBuffer
 
 from decoders.tests.tape import Tape

@@ -9,9 +9,9 @@ from parity_decoders.discrete.eagle import eagle
 from parity_decoders.discrete.lantern_pp import lantern_pp
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import measure_similarity, vvs
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import TokenSampling
 from parity_decoders.verification import descend, find_look_alikes
 
 from parity.decode.discrete import record

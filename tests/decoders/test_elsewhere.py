@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.continuous import Pair, Start, draw_order
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from parity_decoders.steps import Step
 
 from parity.decode import anysubset, continuous, discrete

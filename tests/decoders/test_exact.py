@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.distribution import TokenSampling
+from parity_decoders.sampling import Sampled
 from parity_decoders.verification import finish, race, residual
 
 from parity.equality.faults import patch_module

@@ -9,8 +9,9 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise, counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 
 from parity.base.errors import ConfigError
 from parity.decode.discrete import record

@@ -6,8 +6,9 @@ import pytest
 import torch
 from parity_certify.import_by_name import import_named_module
 from parity_decoders.discrete.spec import accept_tokens
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import counted_noise
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from parity_decoders.verification import accept_block, make_law, race, residual, verify
 from scipy import stats
 

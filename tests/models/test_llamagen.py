@@ -6,8 +6,9 @@ import pytest
 import torch
 from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.protocols.discrete import FINAL
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 
 from parity.base.row_noise import batch_noise
 from parity.decode.discrete import record

@@ -37,12 +37,13 @@ from transformers import Cache, MaxLengthCriteria
 from transformers.utils import ModelOutput
 
 from parity_decoders.captured import capture, compile_passes
+from parity_decoders.distribution import Distribution, Guidance
 from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs, list_keywords, read_inputs
 from parity_decoders.grammar import find_grammar
 from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
-from parity_decoders.processors import GenerateLaw, Guidance, check_processors, split_processors
+from parity_decoders.processors import check_processors, read_processors
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
@@ -120,26 +121,27 @@ class GenerateModel:
         unpadded: Tensor,
         length: int,
         inputs: Inputs,
-        law: GenerateLaw,
+        distribution: Distribution,
         static: bool = False,
     ):
         """Feed the network all of the prompts but their last tokens.
 
         prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length:
-        the most new tokens; inputs: the prompts as the network reads them; law: turns logits into the distribution to
-        sample, with the unconditional prompts if guided; static: see TokenModel.
+        the most new tokens; inputs: the prompts as the network reads them; distribution: to sample, with the
+        unconditional prompts if guided; static: see TokenModel.
         """
         self.static = static
         self.rows = len(prompts)
         self.length = length
         self.grid = inputs.grid or Grid(1)
         self.width = self.grid.find_widest()
-        self.law = law
+        self.distribution = distribution
         ids, position_ids = inputs.ids, inputs.position_ids
         mask, padding = unpadded, (~unpadded).sum(1)
-        if law.guidance:
-            ids, mask, padding = add_unconditional(ids, unpadded, law.guidance)
-            position_ids = number_unconditional(position_ids, prompts.shape[1], law.guidance)
+        guidance = distribution.guidance
+        if guidance:
+            ids, mask, padding = add_unconditional(ids, unpadded, guidance)
+            position_ids = number_unconditional(position_ids, prompts.shape[1], guidance)
         self.vocab = check_slots(model)
         check_inputs(model, prompts, unpadded)
         sizes = ids.shape[1] - padding
@@ -149,10 +151,10 @@ class GenerateModel:
         self.prefix = self.network.prefix
         self.attend = self.network.attend
         self.last = ids[:, -1:]
-        if law.guidance and law.guidance.unpadded is not None and not bool(law.guidance.unpadded.all()):
-            self.check_unconditional(law.guidance)
+        if guidance and guidance.unpadded is not None and not bool(guidance.unpadded.all()):
+            self.check_unconditional(guidance)
         self.prompts = prompts
-        grammar = find_grammar(law.processors)
+        grammar = distribution.grammar
         self.grammar = grammar is not None
         self.forced = torch.full((length,), -1, dtype=torch.long, device=prompts.device)
         if grammar is not None:
@@ -165,7 +167,7 @@ class GenerateModel:
 
     def repeat(self, x: Tensor) -> Tensor:
         """Return x [B, ...] twice, [2B, ...], if the model is guided, for the unconditional rows; else x itself."""
-        return torch.cat([x, x]) if self.law.guidance else x
+        return torch.cat([x, x]) if self.distribution.guidance else x
 
     @torch.inference_mode()
     def check_unconditional(self, guidance: Guidance) -> None:
@@ -188,13 +190,13 @@ class GenerateModel:
         """Compute logits [B, S, V], after guidance and processors, of what follows tokens [B, S] at positions [B, S],
         and store these tokens there. See TokenModel."""
         prefixes = self.read_prefixes(tokens, positions)
-        scores = self.law.apply(self.network.logits(*self.repeat_tokens(tokens, positions)), positions, prefixes)
-        return self.undefined.replace(scores, positions)
+        raw = self.network.logits(*self.repeat_tokens(tokens, positions))
+        return self.undefined.replace(self.distribution.apply(raw, positions, prefixes), positions)
 
     def read_prefixes(self, tokens: Tensor, positions: Tensor) -> list[list[Tensor]] | None:
         """Write tokens [B, S] at positions [B, S] and return for each the ids [n] up to it, where processors read
         them."""
-        if not self.law.needs_prefix():
+        if not self.distribution.needs_prefix():
             return None
         self.written.scatter_(1, positions + 1, tokens)
         return [
@@ -209,19 +211,19 @@ class GenerateModel:
         last = torch.full_like(self.last[: self.rows], position - 1)
         fed = tokens[:, max(position - 1, 0)][:, None]
         prefixes = self.read_prefixes(fed, last)
-        return self.law.explain(row, self.network.logits(*self.repeat_tokens(fed, last)), last, prefixes)
+        return self.distribution.explain(row, self.network.logits(*self.repeat_tokens(fed, last)), last, prefixes)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """Compute logits [B, S, V], after guidance and processors, of what follows each node of a tree: tokens,
         positions, parents [B, S]. The nodes are stored only when `keep` is called. See TokenModel."""
         prefixes = None
-        if self.law.needs_prefix():
+        if self.distribution.needs_prefix():
             self.nodes = tokens, positions.clamp(max=self.length - 1)
             prefixes = [
                 self.follow_paths(b, tokens[b], positions[b].tolist(), parents[b].tolist()) for b in range(self.rows)
             ]
         raw = self.network.tree(*self.repeat_tokens(tokens, positions), self.repeat(parents))
-        return self.undefined.replace_nodes(self.law.apply(raw, positions, prefixes), positions)
+        return self.undefined.replace_nodes(self.distribution.apply(raw, positions, prefixes), positions)
 
     def follow_paths(self, b: int, tokens: Tensor, positions: list[int], parents: list[int]) -> list[Tensor]:
         """Return for each node of row b the ids [n] of the prompt, the stored tokens, and its path in the tree, the
@@ -238,7 +240,7 @@ class GenerateModel:
 
     def keep(self, nodes: Tensor) -> None:
         """Store the tokens of nodes [B, W] of the last tree, -1 for none, at their positions. See TokenModel."""
-        if self.law.needs_prefix():
+        if self.distribution.needs_prefix():
             tokens, positions = self.nodes
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]
@@ -308,11 +310,10 @@ def run_decoder(
     check_padding(f"{decoder.__name__}: attention_mask", unpadded)
     check_positions(decoder.__name__, unpadded, request.unread.get("position_ids"))
     length = config.max_length - input_ids.shape[1]
-    guidance, processors = split_processors(request.logits_processor)
-    law = GenerateLaw(processors, guidance, greedy=not config.do_sample)
+    distribution = read_processors(request.logits_processor, greedy=not config.do_sample)
     static = request.compile or request.capture
-    if static and law.needs_prefix():
-        reader = type(processors[law.reads_scores.index(False)]).__name__
+    if static and distribution.needs_prefix():
+        reader = next(stage.name for stage in distribution.stages if stage.reads_prefix)
         raise DecodingError(
             f"{decoder.__name__}: compile or capture with {reader}, which reads the tokens before a slot; "
             "allowed: processors of scores alone"
@@ -320,24 +321,24 @@ def run_decoder(
     seed = int(torch.randint(2**62, (), device="cpu")) if request.seed is None else check_seed(request.seed)
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device, by_numpy=not static)
     longest = int(unpadded.sum(1).max())
-    if guidance is not None and guidance.ids is not None:
-        longest = max(longest, guidance.ids.shape[1])
+    if distribution.guidance and distribution.guidance.ids is not None:
+        longest = max(longest, distribution.guidance.ids.shape[1])
     length, refusal = limit_length(decoder.__name__, model, longest, length, request.stopping_criteria)
     inputs = read_inputs(model, input_ids, unpadded, request.unread, length)
-    if grammar := find_grammar(processors):
+    if grammar := find_grammar(request.logits_processor):
         grammar.check_request(decoder.__name__, input_ids.shape[1], length)
         inputs = inputs._replace(grid=inputs.grid or Grid(grammar.width))
     if inputs.grid is None:
         inputs = inputs._replace(grid=Grid(int(request.width or 1)))
     elif request.width is not None:
         raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
-    target = GenerateModel(model, input_ids, unpadded, length, inputs, law, static)
-    check_processors(processors, input_ids, target.vocab)
+    target = GenerateModel(model, input_ids, unpadded, length, inputs, distribution, static)
+    check_processors(distribution, input_ids, target.vocab)
     if request.draft_model is not None:
         same = type(request.draft_model) is type(model)  # another model counts its positions
         target.draft = GenerateModel(
             request.draft_model, input_ids, unpadded, length, inputs if same else Inputs(inputs.ids, None, inputs.grid),
-            law, static,
+            distribution, static,
         )  # fmt: skip
         if (drafted := target.draft.vocab) != target.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {target.vocab}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_decoders.sampling import TokenSampling
+from parity_decoders.distribution import TokenSampling
 from torch import Tensor, nn
 
 from parity.base import machine
@@ -25,7 +25,7 @@ from parity.models.discrete import load as models
 from parity.models.discrete.cached import Prompts, compute_features
 from parity.models.discrete.llamagen import Transformer, make_companion
 from parity.train.loop import Job, Recipe, reduce_precision
-from parity.train.losses import make_laws, measure_companion, measure_heads_at
+from parity.train.losses import make_distributions, measure_companion, measure_heads_at
 from parity.train.samples import Samples, complete_options
 
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
@@ -118,7 +118,7 @@ class Lesson:
         self.target: Any = self.loaded.nets["net"].requires_grad_(False)
         self.dtype = next(self.target.parameters()).dtype
         self.sampling = TokenSampling(**generator.case.setting["sampling"])
-        self.laws = make_laws(self.sampling)
+        self.laws = make_distributions(self.sampling)
         self.method = METHODS[kind]
         image = generator.config.image
         given = dict((image.methods.get(self.method) or [{}])[0]) if image else {}

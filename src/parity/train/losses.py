@@ -5,11 +5,13 @@ log-probabilities. A `Law` computes log-probabilities by an output layer from fe
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from parity_decoders.sampling import TokenSampling, top_k_filter, top_p_filter
+from parity_decoders.distribution import Guidance, TokenSampling, make_distribution
 from torch import Tensor, nn
 
 from parity.models.discrete.cached import Prompts, compute_features
@@ -22,29 +24,23 @@ UNROLLED = 2  # calls of a drafter in a step: all but the first read its own fea
 def guide(output: nn.Module, features: Tensor, scale: Tensor | float) -> Tensor:
     """Compute logits of features [2B, n, dim], conditional first, guided by a scale, a number or [B, 1, 1]: [B, n, V]
     float32. A linear output is computed of guided features, which is half of the work and takes half of the memory."""
+    guidance = Guidance(scale)
     if isinstance(output, nn.Linear):
-        conditional, unconditional = features.float().chunk(2)
-        guided: Tensor = output(torch.lerp(unconditional, conditional, scale).to(output.weight.dtype))
+        guided: Tensor = output(guidance(features.float()).to(output.weight.dtype))
         return guided.float()
-    conditional, unconditional = output(features).float().chunk(2)
-    return torch.lerp(unconditional, conditional, scale)
+    return guidance(output(features).float())
 
 
-def make_laws(sampling: TokenSampling) -> tuple[Law, Law]:
-    """Make the laws of a target and of its companion at these settings. top-k and top-p exclude tokens from the first
-    alone, so that a companion learns of all."""
+def make_distributions(sampling: TokenSampling) -> tuple[Law, Law]:
+    """Make the distributions of a target and of a network that learns from it, at these settings. top-k and top-p
+    exclude tokens from the first alone, so that the other learns of all."""
 
-    def scale(output: nn.Module, features: Tensor) -> Tensor:
+    def compute(sampling: TokenSampling, output: nn.Module, features: Tensor) -> Tensor:
         guided = output(features).float() if sampling.guidance == 1 else guide(output, features, sampling.guidance)
-        return guided / sampling.temperature
+        return make_distribution(replace(sampling, guidance=1.0)).apply(guided).log_softmax(-1)
 
-    def compute_target_law(output: nn.Module, features: Tensor) -> Tensor:
-        scaled = scale(output, features)
-        scaled = top_k_filter(scaled, sampling.top_k) if sampling.top_k else scaled
-        scaled = top_p_filter(scaled, sampling.top_p) if sampling.top_p < 1 else scaled
-        return scaled.log_softmax(-1).clamp(min=FLOOR)
-
-    return compute_target_law, lambda output, features: scale(output, features).log_softmax(-1)
+    unfiltered = partial(compute, replace(sampling, top_k=0, top_p=1.0))
+    return lambda output, features: compute(sampling, output, features).clamp(min=FLOOR), unfiltered
 
 
 def measure_divergence(q: Tensor, p: Tensor, free: Tensor | None = None) -> Tensor:

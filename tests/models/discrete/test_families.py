@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from parity_decoders.discrete.ar import ar
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.protocols.discrete import FINAL
-from parity_decoders.sampling import TokenSampling
 
 from parity.base.errors import ParityError
 from parity.base.weights import tensors

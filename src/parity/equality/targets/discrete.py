@@ -13,9 +13,10 @@ from parity_certify.joint_tests import digits
 from parity_certify.result_rows import Row
 from parity_certify.seeding import derive_row_key
 from parity_certify.teacher_forced import assign_slots
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from scipy import stats
 from torch import Tensor
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sampling import Sampled, TokenSampling
+from parity_decoders.sampling import Sampled
 from torch import Tensor, nn
 
 from parity.base.devices import RENDERED, run_in_batches
