@@ -95,7 +95,7 @@ def test_settings_and_processors_make_one_distribution(vocab):
         warmer = replace(sampling, temperature=1.5 * sampling.temperature)
         changed = make_distribution(warmer, forced).apply(logits, POSITIONS)
         differ += not torch.allclose(changed.softmax(-1), truth, atol=1e-3)
-    assert differ > 20
+    assert differ > 10
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -24,12 +24,8 @@ OF_SCORES = {
 }  # fmt: skip
 # These keep a state from call to call, so they cannot be called for several slots of a pass.
 STATEFUL = (
-    "SynthIDTextWatermark",
-    "ClassifierFreeGuidance",
-    "Whisper",
-    "DiaClassifierFreeGuidance",
-    "AlternatingCodebooks",
-)
+    "SynthIDTextWatermark", "ClassifierFreeGuidance", "Whisper", "DiaClassifierFreeGuidance", "AlternatingCodebooks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
