@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from decoders.tests.architectures import make_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 from transformers.generation import (
@@ -15,6 +16,7 @@ from transformers.generation import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
+from parity_decoders import transformers as decoders
 from parity_decoders.distribution import (
     Distribution,
     Guidance,
@@ -122,12 +124,22 @@ def test_scores_have_the_numbers_of_generate_or_the_precision_of_the_model(dtype
     assert not torch.equal(by_logits.float(), truth)
 
 
-def test_guidance_of_one_still_has_unconditional_rows():
-    """As a processor that says so: the model then computes them, and they change nothing."""
-    logits = draw_logits(50, 0, True)
-    processors = LogitsProcessorList([UnbatchedClassifierFreeGuidanceLogitsProcessor(1.0, None)])
-    found = read_processors(processors, greedy=False).apply(logits, POSITIONS)
-    torch.testing.assert_close(found.softmax(-1), logits[:ROWS].softmax(-1))
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_processor_of_guidance_is_that_of_generate_at_any_scale(scale):
+    """At 1, too, where `generate` makes none by itself: it has unconditional rows, which change nothing. Must fail: at
+    3 they do."""
+    model, ids = make_model("llama"), torch.tensor([[5, 7, 17, 9], [3, 33, 9, 31]])
+    settings = {"do_sample": False, "max_new_tokens": 8, "attention_mask": torch.ones_like(ids), "pad_token_id": 0}
+
+    def decode(*processors, **more):
+        return model.generate(ids, logits_processor=LogitsProcessorList(processors), **settings, **more)
+
+    def guide():
+        return UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, model)
+
+    found = decode(guide(), custom_generate=decoders.sjd)
+    assert torch.equal(found, decode(guide()))
+    assert torch.equal(found, decode()) == (scale == 1)
 
 
 class Calls(TorchDispatchMode):
