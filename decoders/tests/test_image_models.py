@@ -12,10 +12,10 @@ from decoders.tests.image_models import Chameleon, Emu3, Emu3p5, GlmImage, Image
 from parity_certify import certify_sampler, law
 
 from parity_decoders import transformers as decoders
+from parity_decoders.distribution import Guidance
 from parity_decoders.errors import DecodingError
 from parity_decoders.families import inputs
 from parity_decoders.grid import Grid
-from parity_decoders.processors import Guidance
 from parity_decoders.slots import SlotNetwork
 
 CASES = {

@@ -16,7 +16,7 @@ from transformers.generation import (
 
 from parity_decoders import slots
 from parity_decoders import transformers as decoders
-from parity_decoders.processors import make_distribution
+from parity_decoders.processors import read_processors
 
 VOCAB = 4
 LENGTH = 3
@@ -97,12 +97,12 @@ def test_top_p_keeps_what_the_processor_of_transformers_keeps(build, step):
     processors, logits = LogitsProcessorList(build()), 3 * torch.randn(4, 2, 20_000, generator=torch.manual_seed(0))
     logits = logits if step is None else (logits / step).round() * step
     truth = processors(None, logits.flatten(0, 1)).view_as(logits)
-    found = make_distribution(processors, None, greedy=False).apply(logits, torch.zeros(1, 1, dtype=torch.long), None)
+    found = read_processors(processors, greedy=False).apply(logits, torch.zeros(1, 1, dtype=torch.long), None)
     if step is not None:
         truth, found = truth.sort().values, found.sort().values
     assert torch.equal(found, truth)
     if step is None and len(processors) == 2:
-        swapped = make_distribution(LogitsProcessorList(reversed(processors)), None, greedy=False).apply(
+        swapped = read_processors(LogitsProcessorList(reversed(processors)), greedy=False).apply(
             logits, torch.zeros(1, 1, dtype=torch.long), None
         )
         assert not torch.equal(swapped, truth)

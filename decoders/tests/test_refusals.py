@@ -12,7 +12,7 @@ from decoders.tests.architectures import SIZES, make_model
 from parity_decoders import transformers as decoders
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import check_seed, counted_noise
-from parity_decoders.processors import split_processors
+from parity_decoders.processors import read_processors
 from parity_decoders.slots import check_slots, find_windows
 from parity_decoders.verify import verify
 
@@ -205,7 +205,7 @@ def test_guidance_behind_another_processor_is_refused():
         [hf.TemperatureLogitsWarper(0.5), hf.UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model)]
     )
     with pytest.raises(DecodingError, match="allowed: guidance as the first"):
-        split_processors(processors)
+        read_processors(processors, greedy=False)
 
 
 def test_unknown_decoders_are_named_with_those_that_exist():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from parity_decoders.distribution import TokenSampling, top_k_filter, top_p_filter
+from parity_decoders.distribution import TokenSampling, TopK, TopP
 from parity_decoders.engine import Sampled
 from parity_decoders.protocols.anysubset import make_infilling
 
@@ -65,11 +65,11 @@ def test_orders_agree_if_all_conditionals_have_one_joint(consistent):
 
 def test_top_k_and_top_p_keep_the_likeliest_tokens():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
-    assert torch.isfinite(top_k_filter(logits, 99)).all()
+    assert torch.isfinite(TopK(2)(logits)).tolist() == [[True, True, False, False]]
+    assert torch.isfinite(TopK(99)(logits)).all()
     mass = logits.softmax(-1)[0].cumsum(0)
-    assert torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2
-    assert torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
+    assert torch.isfinite(TopP(mass[1].item() - 1e-6)(logits)).sum() == 2
+    assert torch.isfinite(TopP(1e-9)(logits)).sum() == 1
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
@@ -111,7 +111,7 @@ def test_top_p_of_a_large_vocabulary_is_that_of_a_stable_sort(scale):
     torch.manual_seed(0)
     logits = (scale * torch.randn(2, 2, 40_000) * 4).round() / 4
     ordered, order = logits.double().sort(descending=True, stable=True)
-    found = top_p_filter(logits, 0.8)
+    found = TopP(0.8)(logits)
     n_kept = found.isfinite().sum(-1, keepdim=True)
     kept = torch.empty_like(order, dtype=torch.bool).scatter_(-1, order, torch.arange(40_000) < n_kept)
     mass = ordered.softmax(-1).cumsum(-1)

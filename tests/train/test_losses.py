@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from parity.models.discrete.companions import Heads
 from parity_decoders.distribution import TokenSampling
-from parity_decoders.speculators import Heads
 from torch import nn
 
 from parity.train import losses
@@ -33,7 +33,7 @@ def test_logits_of_guided_features_are_guided_logits():
 @pytest.mark.parametrize("free", [None, torch.arange(LENGTH) % WIDTH != WIDTH - 1])
 def test_all_places_of_rows_have_the_divergences_of_whole_rows(free):
     heads, output = Heads(SimpleNamespace(dim=DIM, hidden=16, eps=1e-5)), nn.Linear(DIM, VOCAB)
-    laws = losses.make_laws(TokenSampling(guidance=1.7, temperature=0.8, top_k=5, top_p=1.0))
+    laws = losses.make_distributions(TokenSampling(guidance=1.7, temperature=0.8, top_k=5, top_p=1.0))
     features, table = torch.randn(2, ROWS, LENGTH, DIM), torch.randn(VOCAB, DIM)
     tokens = torch.randint(VOCAB, (ROWS, LENGTH))
     rows, places = (x.flatten() for x in torch.meshgrid(torch.arange(ROWS), torch.arange(LENGTH - 1), indexing="ij"))

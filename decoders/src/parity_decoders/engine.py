@@ -204,7 +204,7 @@ class Sampled:
     distribution  what makes of its logits those of the distribution
     companions    "drafter", "draft" and "heads" beside the network, which reads no other; by default its own attributes
     queue         rows that wait for a place; None: none does
-    prefixes      the tokens before each slot, if the distribution depends on them
+    written       the tokens before each slot, if the distribution depends on them
     """
 
     def __init__(
@@ -213,13 +213,13 @@ class Sampled:
         distribution: Distribution | TokenSampling,
         companions: Mapping[str, Any] | None = None,
         queue: Any = None,
-        prefixes: Any = None,
+        written: Any = None,
     ):
         """Wrap a network. distribution: a `Distribution`, or settings of one."""
         self.network = network
         self.companions = companions
         self.queue = queue
-        self.prefixes = prefixes
+        self.written = written
         self.vocab, self.length, self.width, self.forced = network.vocab, network.length, network.width, network.forced
         if isinstance(distribution, TokenSampling):
             distribution = make_distribution(distribution, self.forced)
@@ -234,7 +234,7 @@ class Sampled:
         """Make the same model of other networks: change(role, network) of "target" and of each companion."""
         companions = {name: change(name, network) for name, network in (self.companions or {}).items()}
         network = change("target", self.network)
-        return Sampled(network, self.distribution, companions, self.queue, self.prefixes)
+        return Sampled(network, self.distribution, companions, self.queue, self.written)
 
     @cached_property
     def grammar(self) -> bool:
@@ -243,13 +243,13 @@ class Sampled:
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute logits [B, S, V] of the distribution after tokens at positions [B, S]. See TokenModel."""
-        prefixes = self.prefixes and self.prefixes.read(tokens, positions)
+        prefixes = self.written and self.written.read(tokens, positions)
         raw = self.network.logits(self.repeat_rows(tokens), self.repeat_rows(positions))
         return self.flags(tokens).replace(self.distribution.apply(raw, positions, prefixes), positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> TreePass:
         """Compute logits [B, S, V] of the distribution after the nodes of a tree. See TokenModel."""
-        prefixes = self.prefixes and self.prefixes.follow(tokens, positions, parents)
+        prefixes = self.written and self.written.follow(tokens, positions, parents)
         inner = self.network.tree(*map(self.repeat_rows, (tokens, positions, parents)))
         logits = self.distribution.apply(inner.logits, positions, prefixes)
         logits, undefined = self.flags(tokens).replace_nodes(logits, positions)
@@ -258,8 +258,8 @@ class Sampled:
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store the nodes [B, W] of a tree, -1 for none. See TokenModel."""
         inner, undefined = tree.state
-        if self.prefixes:
-            self.prefixes.keep(tree, nodes)
+        if self.written:
+            self.written.keep(tree, nodes)
         self.network.keep(inner, self.repeat_rows(nodes))
         if (drafter := self.find_companion("drafter")) is not None:
             drafter.keep(inner, self.repeat_rows(nodes))
@@ -277,7 +277,7 @@ class Sampled:
         with run_in_inference():
             fed = tokens[:, max(position - 1, 0)][:, None]
             last = torch.full_like(fed, position - 1)
-            prefixes = self.prefixes and self.prefixes.read(fed, last)
+            prefixes = self.written and self.written.read(fed, last)
             raw = self.network.logits(self.repeat_rows(fed), self.repeat_rows(last))
             return self.distribution.explain(row, raw, last, prefixes)
 
@@ -319,8 +319,8 @@ class Sampled:
     def draft(self) -> "Sampled | None":
         """The draft model under the same settings; None if there is none."""
         inner = self.find_companion("draft")
-        prefixes = self.prefixes and self.prefixes.begin_anew()
-        return None if inner is None else Sampled(inner, self.distribution, prefixes=prefixes)
+        written = self.written and self.written.begin_anew()
+        return None if inner is None else Sampled(inner, self.distribution, written=written)
 
     @cached_property
     def heads(self) -> "SampledHeads | None":
@@ -331,7 +331,7 @@ class Sampled:
     def repeat_rows(self, rows: Tensor) -> Tensor:
         """Return rows [B, ...] twice, [2B, ...], if the model is guided: it has B conditional, then B unconditional
         rows."""
-        return torch.cat([rows, rows]) if self.distribution.guided else rows
+        return torch.cat([rows, rows]) if self.distribution.guidance else rows
 
 
 class SampledDrafter:

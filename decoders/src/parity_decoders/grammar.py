@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from parity_decoders.distribution import Grammar
 from parity_decoders.errors import DecodingError
 
 
@@ -22,25 +23,14 @@ class ImageGrammar(LogitsProcessor):
         """Set the rules of one image. chosen [K]: the tokens between which the model chooses; width: tokens in a row,
         line separators included; prompt_length: columns of the prompts, padding included."""
         self.forced = forced
-        self.chosen = chosen
+        self.stage = Grammar(forced, chosen)
         self.width = width
         self.prompt_length = prompt_length
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Return scores [B, V] with -inf for tokens that may not follow input_ids [B, n]."""
-        position = torch.tensor([[input_ids.shape[1] - self.prompt_length]], device=scores.device)
-        return self.restrict(scores[:, None], position)[:, 0]
-
-    def restrict(self, scores: Tensor, positions: Tensor) -> Tensor:
-        """Return scores [B, S, V] with -inf for tokens that may not stand at new positions [B or 1, S]. Positions after
-        the image are as its last."""
-        B, _, V = scores.shape
-        forced = self.forced[positions.clamp(max=len(self.forced) - 1)].expand(B, -1)[..., None]
-        token = forced.clamp(min=0)
-        score = scores.gather(2, token)
-        excluded = torch.ones(V, dtype=torch.bool, device=scores.device).scatter(0, self.chosen, False)
-        allowed = scores.masked_fill(excluded, -torch.inf).masked_fill_(forced >= 0, -torch.inf)
-        return allowed.scatter_(2, token, torch.where(forced >= 0, score, allowed.gather(2, token)))
+        position = torch.tensor([[input_ids.shape[1] - self.prompt_length - 1]], device=scores.device)
+        return self.stage(scores[:, None], position)[:, 0]
 
     def check_request(self, name: str, prompt_length: int, length: int) -> None:
         """Raise DecodingError that names decoder `name` if the request has prompts of other columns, or more new tokens

@@ -39,13 +39,14 @@ from transformers.utils import ModelOutput
 from parity_decoders.canvas import Canvas
 from parity_decoders.captured import capture
 from parity_decoders.compiling import compile_passes
+from parity_decoders.distribution import Distribution, Guidance
 from parity_decoders.engine import Sampled
 from parity_decoders.errors import DecodingError
 from parity_decoders.families.inputs import Inputs, list_keywords, read_inputs
-from parity_decoders.grammar import ImageGrammar, find_grammar
+from parity_decoders.grammar import find_grammar
 from parity_decoders.grid import Grid
 from parity_decoders.noise import check_seed, counted_noise
-from parity_decoders.processors import Guidance, Prefixes, check_processors, make_distribution, split_processors
+from parity_decoders.processors import Written, check_processors, read_processors
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
@@ -118,17 +119,16 @@ def make_network(
     unpadded: Tensor,
     length: int,
     inputs: Inputs,
-    guidance: Guidance | None,
-    grammar: ImageGrammar | None,
+    distribution: Distribution,
     static: bool,
 ) -> SlotNetwork:
     """Make the network of a model that has read prompts but their last tokens.
 
     prompts [B, P] ids, padded on the left, as processors read them; unpadded [B, P] bool, false on padding; length: the
-    most new tokens; inputs: the prompts as the network reads them; guidance: with the unconditional prompts;
-    grammar: which tokens are forced; static: see TokenModel.
+    most new tokens; inputs: the prompts as the network reads them; distribution: to sample, with the
+    unconditional prompts if guided; static: see TokenModel.
     """
-    ids, position_ids = inputs.ids, inputs.position_ids
+    ids, position_ids, guidance = inputs.ids, inputs.position_ids, distribution.guidance
     mask, padding = unpadded, (~unpadded).sum(1)
     if guidance:
         ids, mask, padding = add_unconditional(ids, unpadded, guidance)
@@ -138,6 +138,7 @@ def make_network(
     sizes = ids.shape[1] - padding
     longest = int(sizes.view(-1, len(prompts)).amax(1).min())
     check_lengths(model, int(sizes.min()), longest, int(sizes.max()) + length)
+    grammar = distribution.grammar
     forced = None if grammar is None else grammar.forced[:length].to(prompts.device)
     network = SlotNetwork(model, ids, mask, length, padding, static, position_ids, inputs.grid, forced, vocab)
     if guidance and guidance.unpadded is not None and not bool(guidance.unpadded.all()):
@@ -217,11 +218,10 @@ def run_decoder(
     check_padding(f"{decoder.__name__}: attention_mask", unpadded)
     check_positions(decoder.__name__, unpadded, request.unread.get("position_ids"))
     length = config.max_length - input_ids.shape[1]
-    guidance, processors = split_processors(request.logits_processor)
-    distribution = make_distribution(processors, guidance, greedy=not config.do_sample)
+    distribution = read_processors(request.logits_processor, greedy=not config.do_sample)
     static = request.compile or request.capture
-    if static and distribution.needs_prefixes():
-        reader = next(stage.name for stage in distribution.stages if stage.prefixes)
+    if static and distribution.needs_prefix():
+        reader = next(stage.name for stage in distribution.stages if stage.reads_prefix)
         raise DecodingError(
             f"{decoder.__name__}: compile or capture with {reader}, which reads the tokens before a slot; "
             "allowed: processors of scores alone"
@@ -229,30 +229,30 @@ def run_decoder(
     seed = int(torch.randint(2**62, (), device="cpu")) if request.seed is None else check_seed(request.seed)
     noise = counted_noise(seed, range(len(input_ids)), torch.float32, input_ids.device, by_numpy=not static)
     longest = int(unpadded.sum(1).max())
-    if guidance is not None and guidance.ids is not None:
-        longest = max(longest, guidance.ids.shape[1])
+    if distribution.guidance and distribution.guidance.ids is not None:
+        longest = max(longest, distribution.guidance.ids.shape[1])
     length, refusal = limit_length(decoder.__name__, model, longest, length, request.stopping_criteria)
     inputs = read_inputs(model, input_ids, unpadded, request.unread, length)
-    if grammar := find_grammar(processors):
+    if grammar := find_grammar(request.logits_processor):
         grammar.check_request(decoder.__name__, input_ids.shape[1], length)
         inputs = inputs._replace(grid=inputs.grid or Grid(grammar.width))
     if inputs.grid is None:
         inputs = inputs._replace(grid=Grid(int(request.width or 1)))
     elif request.width is not None:
         raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
-    network = make_network(model, input_ids, unpadded, length, inputs, guidance, grammar, static)
-    check_processors(processors, input_ids, network.vocab)
+    network = make_network(model, input_ids, unpadded, length, inputs, distribution, static)
+    check_processors(distribution, input_ids, network.vocab)
     companions = {}
     if request.draft_model is not None:
         same = type(request.draft_model) is type(model)  # another model counts its positions
         of_draft = inputs if same else Inputs(inputs.ids, None, inputs.grid)
         companions["draft"] = make_network(
-            request.draft_model, input_ids, unpadded, length, of_draft, guidance, grammar, static
+            request.draft_model, input_ids, unpadded, length, of_draft, distribution, static
         )
         if (drafted := companions["draft"].vocab) != network.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {network.vocab}")
-    prefixes = Prefixes(input_ids, length) if distribution.needs_prefixes() else None
-    target = Sampled(network, distribution, companions, prefixes=prefixes)
+    written = Written(input_ids, length) if distribution.needs_prefix() else None
+    target = Sampled(network, distribution, companions, written=written)
     padding_token = find_padding_token(config)
     result = Result(target, input_ids, length, request.stopping_criteria, request.stream, padding_token, refusal)
     steps = decoder(target, input_ids[:, -1], noise=noise, **options)

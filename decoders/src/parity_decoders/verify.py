@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from parity_decoders import transformers
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise, check_seed, counted_noise
-from parity_decoders.processors import make_distribution, split_processors
+from parity_decoders.processors import read_processors
 from parity_decoders.races import (
     LEVEL,
     Draws,
@@ -71,7 +71,7 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
     length = max(plain.shape[1], drawn.shape[1]) - laws.prompts.shape[1]
     noise = counted_noise(seed, range(len(plain)), torch.float32, plain.device)
     looked = laws.look(plain, length, noise)
-    guidance = laws.distribution.guidance.scale
+    guidance = laws.distribution.guidance.scale if laws.distribution.guidance else 1.0
     rounding = measure_rounding(looked, place_leads(leads, length), find_precision(model), guidance)
     module = importlib.import_module(f"parity_decoders.discrete.{name}")
     coupled: dict[str, Any] | None = getattr(module, "COUPLED_WITH", None)
@@ -99,11 +99,10 @@ class OwnLaws:
         self.prompts = input_ids
         self.mask = torch.ones_like(input_ids).bool() if unpadded is None else unpadded.bool()
         self.padding = (~self.mask).sum(1)
-        guidance, processors = split_processors(logits_processor)
-        self.distribution = make_distribution(processors, guidance, greedy=not generation_config.do_sample)
+        self.distribution = read_processors(logits_processor, greedy=not generation_config.do_sample)
         length = generation_config.max_length - input_ids.shape[1]
         self.ids, self.position_ids, _ = transformers.read_inputs(model, input_ids, self.mask, others, length)
-        if guidance:
+        if guidance := self.distribution.guidance:
             self.position_ids = transformers.number_unconditional(self.position_ids, input_ids.shape[1], guidance)
             self.ids, self.mask, self.padding = transformers.add_unconditional(self.ids, self.mask, guidance)
         ends = generation_config.eos_token_id
@@ -136,7 +135,7 @@ class OwnLaws:
     def compute(self, tokens: Tensor) -> Iterator[Tensor]:
         """Yield for each row of tokens [B, L] the laws [L, V] of its tokens, each given those before it."""
         positions = torch.arange(-1, tokens.shape[1] - 1, device=tokens.device)[None]
-        if not self.distribution.needs_prefixes():
+        if not self.distribution.needs_prefix():
             for row, x in enumerate(tokens):
                 yield make_law(self.distribution.apply(self.compute_logits(row, x), positions, None)[0])
             return

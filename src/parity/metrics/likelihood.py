@@ -27,7 +27,7 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor) -> Tensor:
     """Compute logits [B, L, V] of each position of tokens [B, L] given those before it, STRETCH positions a pass:
     [0, tokens[:-1]] at -1 .. L - 2. Raises ParityError unless L is the model's length.
 
-    `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`).
+    `model` holds the rows' prompts, under the settings that were sampled (`engine.Sampled`).
     """
     B, L = tokens.shape
     if model.length != L:

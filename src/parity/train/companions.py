@@ -25,7 +25,7 @@ from parity.models.discrete import load as models
 from parity.models.discrete.llamagen import Transformer, make_companion
 from parity.models.discrete.prompts import Prompts, compute_features
 from parity.train.loop import Job, Recipe, reduce_precision
-from parity.train.losses import make_laws, measure_companion, measure_heads_at
+from parity.train.losses import make_distributions, measure_companion, measure_heads_at
 from parity.train.samples import Samples, complete_options
 
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
@@ -118,7 +118,7 @@ class Lesson:
         self.target: Any = self.loaded.nets["net"].requires_grad_(False)
         self.dtype = next(self.target.parameters()).dtype
         self.sampling = TokenSampling(**generator.case.setting["sampling"])
-        self.laws = make_laws(self.sampling)
+        self.laws = make_distributions(self.sampling)
         self.method = METHODS[kind]
         image = generator.config.image
         given = dict((image.methods.get(self.method) or [{}])[0]) if image else {}

@@ -6,14 +6,15 @@ log-probabilities. A `Law` computes log-probabilities by an output layer from fe
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from parity_decoders.distribution import TokenSampling, make_distribution
+from parity_decoders.distribution import Guidance, TokenSampling, make_distribution
 from torch import Tensor, nn
 
-from parity.models.discrete.prompts import Prompts, compute_features
+from parity.models.discrete.cached import Prompts, compute_features
 
 Law = Callable[[nn.Module, Tensor], Tensor]  # output layer, features [R, n, dim] -> log-probabilities [B, n, V]
 FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
@@ -23,30 +24,23 @@ UNROLLED = 2  # calls of a drafter in a step: all but the first read its own fea
 def guide(output: nn.Module, features: Tensor, scale: Tensor | float) -> Tensor:
     """Compute logits of features [2B, n, dim], conditional first, guided by a scale, a number or [B, 1, 1]: [B, n, V]
     float32. A linear output is computed of guided features, which is half of the work and takes half of the memory."""
+    guidance = Guidance(scale)
     if isinstance(output, nn.Linear):
-        conditional, unconditional = features.float().chunk(2)
-        guided: Tensor = output(torch.lerp(unconditional, conditional, scale).to(output.weight.dtype))
+        guided: Tensor = output(guidance(features.float()).to(output.weight.dtype))
         return guided.float()
-    conditional, unconditional = output(features).float().chunk(2)
-    return torch.lerp(unconditional, conditional, scale)
+    return guidance(output(features).float())
 
 
-def make_laws(sampling: TokenSampling) -> tuple[Law, Law]:
-    """Make the laws of a target and of its companion at these settings. top-k and top-p exclude tokens from the first
-    alone, so that a companion learns of all."""
-    of_target = make_distribution(replace(sampling, guidance=1.0))
-    of_companion = make_distribution(replace(sampling, guidance=1.0, top_k=0, top_p=1.0))
+def make_distributions(sampling: TokenSampling) -> tuple[Law, Law]:
+    """Make the distributions of a target and of a network that learns from it, at these settings. top-k and top-p
+    exclude tokens from the first alone, so that the other learns of all."""
 
-    def compute_logits(output: nn.Module, features: Tensor) -> Tensor:
-        return output(features).float() if sampling.guidance == 1 else guide(output, features, sampling.guidance)
+    def compute(sampling: TokenSampling, output: nn.Module, features: Tensor) -> Tensor:
+        guided = output(features).float() if sampling.guidance == 1 else guide(output, features, sampling.guidance)
+        return make_distribution(replace(sampling, guidance=1.0)).apply(guided).log_softmax(-1)
 
-    def compute_target_law(output: nn.Module, features: Tensor) -> Tensor:
-        return of_target.apply(compute_logits(output, features), None).log_softmax(-1).clamp(min=FLOOR)
-
-    def compute_law(output: nn.Module, features: Tensor) -> Tensor:
-        return of_companion.apply(compute_logits(output, features), None).log_softmax(-1)
-
-    return compute_target_law, compute_law
+    unfiltered = partial(compute, replace(sampling, top_k=0, top_p=1.0))
+    return lambda output, features: compute(sampling, output, features).clamp(min=FLOOR), unfiltered
 
 
 def measure_divergence(q: Tensor, p: Tensor, free: Tensor | None = None) -> Tensor:
@@ -97,8 +91,8 @@ def measure_companion(
 
     if kind == "heads":
         return nothing, measure_heads(net, guess_law, features, embeddings, p, width, free)
-    places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.padding[:, None]
-    return measure_drafter(net, guess_law, features, embeddings, p, places.clamp(min=0), free)
+    places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.shift[:, None]
+    return measure_drafter(net, guess_law, features, embeddings, p, target.table[places.clamp(min=0)], free)
 
 
 def measure_heads(
@@ -176,16 +170,16 @@ def measure_drafter(
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
-    position_ids: Tensor,
+    table: Tensor,
     free: Any = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute a drafter's error of features, summed over UNROLLED calls, and its divergences by how many of its own
-    features it has read. position_ids [1 or R, L - 1]: of its tokens."""
+    features it has read. table [1 or R, L - 1, ..]: the rotary table of its places."""
     n = embeddings.shape[1]
     mask = torch.ones(n, n, dtype=torch.bool, device=embeddings.device).tril()[None, None]
     read, error, nats = features[:, :-1], torch.zeros((), device=features.device), {}
     for call in range(UNROLLED):
-        guessed = net(embeddings, read, position_ids, mask)
+        guessed = net(embeddings, read, table, mask)
         nats[f"nats_{call}"] = measure_divergence(law(guessed), p, free)
         error = error + F.smooth_l1_loss(guessed.float(), features[:, 1:].float())
         read = torch.cat([features[:, :1], guessed[:, :-1].detach().to(features.dtype)], 1)
