@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from parity.models.discrete.companions import Heads
 from parity_decoders.distribution import TokenSampling
+from parity_decoders.speculators import Heads
 from torch import nn
 
 from parity.train import losses

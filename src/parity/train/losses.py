@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from parity_decoders.distribution import Guidance, TokenSampling, make_distribution
 from torch import Tensor, nn
 
-from parity.models.discrete.cached import Prompts, compute_features
+from parity.models.discrete.prompts import Prompts, compute_features
 
 Law = Callable[[nn.Module, Tensor], Tensor]  # output layer, features [R, n, dim] -> log-probabilities [B, n, V]
 FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
@@ -91,8 +91,8 @@ def measure_companion(
 
     if kind == "heads":
         return nothing, measure_heads(net, guess_law, features, embeddings, p, width, free)
-    places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.shift[:, None]
-    return measure_drafter(net, guess_law, features, embeddings, p, target.table[places.clamp(min=0)], free)
+    places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.padding[:, None]
+    return measure_drafter(net, guess_law, features, embeddings, p, places.clamp(min=0), free)
 
 
 def measure_heads(
@@ -170,16 +170,16 @@ def measure_drafter(
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
-    table: Tensor,
+    position_ids: Tensor,
     free: Any = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute a drafter's error of features, summed over UNROLLED calls, and its divergences by how many of its own
-    features it has read. table [1 or R, L - 1, ..]: the rotary table of its places."""
+    features it has read. position_ids [1 or R, L - 1]: of its tokens."""
     n = embeddings.shape[1]
     mask = torch.ones(n, n, dtype=torch.bool, device=embeddings.device).tril()[None, None]
     read, error, nats = features[:, :-1], torch.zeros((), device=features.device), {}
     for call in range(UNROLLED):
-        guessed = net(embeddings, read, table, mask)
+        guessed = net(embeddings, read, position_ids, mask)
         nats[f"nats_{call}"] = measure_divergence(law(guessed), p, free)
         error = error + F.smooth_l1_loss(guessed.float(), features[:, 1:].float())
         read = torch.cat([features[:, :1], guessed[:, :-1].detach().to(features.dtype)], 1)
