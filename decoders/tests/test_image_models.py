@@ -68,8 +68,9 @@ def measure_difference(case, request, change=lambda x: x):
             nodes = torch.cat([fed, first + (fed[:, 1:] - first + 1) % n_tokens], 1)
             chain = torch.arange(n) - 1
             parents = torch.cat([chain, chain[1:]]).expand(len(feed), -1)
-            found = network.tree(nodes, torch.cat([at, at[:, 1:]], 1), parents)[:, :n]
-            network.keep(torch.arange(n).expand(len(feed), -1))
+            tree = network.tree(nodes, torch.cat([at, at[:, 1:]], 1), parents)
+            found = tree.logits[:, :n]
+            network.keep(tree, torch.arange(n).expand(len(feed), -1))
         largest = max(largest, float((found - truth[:, position : position + n]).abs().max()))
         position += n
     return largest

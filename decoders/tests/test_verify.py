@@ -37,14 +37,14 @@ def model(request):
 def store_one_off(self, tokens, positions):
     """Compute logits, with tokens behind the first in the next slot (a fault)."""
     behind = torch.arange(tokens.shape[1]) > 0
-    return LOGITS(self, tokens, (positions + behind).clamp(max=self.on.shape[1] - 1 - self.prefix))
+    return LOGITS(self, tokens, (positions + behind).clamp(max=self.cache.on.shape[1] - 1 - self.prefix))
 
 
 def see_padding(self, tokens, positions):
     """Compute logits that see the holes of the cache, too: the padding (a fault)."""
-    on, self.on = self.on, torch.ones_like(self.on)
+    on, self.cache.on = self.cache.on, torch.ones_like(self.cache.on)
     result = LOGITS(self, tokens, positions)
-    self.on = on
+    self.cache.on = on
     return result
 
 

@@ -23,6 +23,7 @@ class ImageGrammar(LogitsProcessor):
         """Set the rules of one image. chosen [K]: the tokens between which the model chooses; width: tokens in a row,
         line separators included; prompt_length: columns of the prompts, padding included."""
         self.forced = forced
+        self.chosen = chosen
         self.stage = Grammar(forced, chosen)
         self.width = width
         self.prompt_length = prompt_length
