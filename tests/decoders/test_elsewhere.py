@@ -204,7 +204,7 @@ def test_reads_and_two_devices_are_noticed_with_their_line(nets):
         _, reads = decode_on(device, "network", nets, "discrete", decode_with_two_reads)
         assert all(len(step_reads) == 2 for step_reads in reads[1:-1])
         assert "test_elsewhere.py" in reads[1][0]
-        with pytest.raises(AssertionError, match=r"two devices, at .*layout\.py"):
+        with pytest.raises(AssertionError, match=r"two devices, at .*cache\.py"):
             decode_on(device, "network", nets, "discrete", decode_on_two_devices)
         x = torch.arange(3, device=DEVICE)
         for read in (lambda: x[x > 1], (x > 1).nonzero, x.tolist, x.cpu, lambda: bool(x[0])):
