@@ -58,7 +58,7 @@ class HashedModel:
         places = (positions + 1).clamp(max=L + 1)
         added = torch.where(find_ancestors(parents), (tokens * WEIGHTS[places])[:, None], 0).sum(-1)
         laws = self.laws[(self.sum_tokens(positions[:, :1].clamp(min=0)) + added) % K]
-        return TreePass(laws, tokens, positions, parents, places)
+        return TreePass(laws, tokens, positions, parents, state=places)
 
     def keep(self, tree, nodes):
         tokens, places = (x.gather(1, nodes.clamp(min=0)) for x in (tree.tokens, tree.state))

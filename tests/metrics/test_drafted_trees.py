@@ -3,20 +3,33 @@
 import numpy as np
 import pytest
 import torch
+from parity_decoders.protocols.discrete import TreePass
 
 from parity.metrics import drafted_trees
 
 
 class Target:
-    """A target with random features, a codebook, and itself as a drafter whose law is always the same."""
+    """A target with random features, a codebook and a drafter."""
 
     def __init__(self, rows: int, length: int, vocab: int = 64):
         """Draw the features of `rows` images of `length` tokens with guidance, and a codebook."""
         g = torch.Generator().manual_seed(0)
-        self.model = self
         self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # unconditional rows are behind the others
         self.codebook = torch.nn.functional.normalize(torch.randn(vocab, 5, generator=g), dim=-1)
-        self.drafter = self
+        self.drafter = Drafter(vocab)
+
+    def tree(self, tokens, positions, parents):
+        """Return the features of all images."""
+        return TreePass(torch.zeros(0), tokens, positions, parents, self.features[:, : tokens.shape[1]])
+
+    def keep(self, tree, nodes):
+        """Do nothing."""
+
+
+class Drafter:
+    """A drafter whose distribution is always the same."""
+
+    def __init__(self, vocab: int):
         self.vocab = vocab
 
     def logits(self, tokens, positions, sources=None):

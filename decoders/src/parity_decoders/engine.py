@@ -32,7 +32,6 @@ class Stored(NamedTuple):
 
     places: Tensor  # [G, S] slots that nodes take if they are kept
     first: int  # the first slot at which nodes are stored until then
-    hidden: Tensor | None  # [G, S, dim] hidden states that give the logits after nodes, for speculators that read them
 
 
 def run_in_inference() -> Any:
@@ -162,8 +161,8 @@ class Network:
             tokens, positions, parents = self.active.select(tokens, positions, parents)
             places, first, visible = self.cache.feed_tree(positions, parents)
             out = self.run(**self.prepare(self.embed(tokens, positions), self.cache.slots, places, visible))
-            stored = Stored(places, first, getattr(out, "hidden", None))
-            return TreePass(self.active.restore(out.logits, R), tokens, positions, parents, stored)
+            logits, hidden = self.active.restore(out.logits, R), getattr(out, "hidden", None)
+            return TreePass(logits, tokens, positions, parents, hidden, Stored(places, first))
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Move the nodes [R, W] of a tree, -1 for none, to the slots of their positions. See TokenModel."""
@@ -253,7 +252,7 @@ class Sampled:
         inner = self.network.tree(*map(self.repeat_rows, (tokens, positions, parents)))
         logits = self.distribution.apply(inner.logits, positions, prefixes)
         logits, undefined = self.flags(tokens).replace_nodes(logits, positions)
-        return TreePass(logits, tokens, positions, parents, (inner, undefined))
+        return TreePass(logits, tokens, positions, parents, inner.hidden, (inner, undefined))
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store the nodes [B, W] of a tree, -1 for none. See TokenModel."""

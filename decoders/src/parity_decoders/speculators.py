@@ -129,10 +129,11 @@ class EagleDrafter:
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store the features after nodes [R, W] of a tree of the target. See Drafter."""
+        assert tree.hidden is not None
         with run_in_inference():
             row, node = list_kept(self.active.select(nodes)[0], self.cache.static)
             places = tree.positions.clamp(max=self.length - 1)[row, node] + 1
-            self.features[self.active.index[row], places] = tree.state.hidden[row, node]
+            self.features[self.active.index[row], places] = tree.hidden[row, node]
 
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
         """Restart the rows [R] bool as those of `fresh`, without features."""
@@ -244,19 +245,21 @@ class FeatureHeads:
 
     def continue_tree(self, tree: TreePass) -> Tensor:
         """Compute logits [R, S, V] after the nodes of a tree of the target. See Heads."""
+        assert tree.hidden is not None
         with run_in_inference():
-            before = take_nodes(tree.state.hidden, tree.parents.clamp(min=0))
+            before = take_nodes(tree.hidden, tree.parents.clamp(min=0))
             features = torch.where((tree.parents < 0)[..., None], self.look_up(tree.positions), before)
             logits = self.output(self.continue_right(features, tree.tokens))
             return self.active.restore(logits, len(tree.logits))
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store the features after nodes [R, W] of a tree of the target, and predict those of the next row."""
+        assert tree.hidden is not None
         with run_in_inference():
             (nodes,) = self.active.select(nodes)
             L, width, rows = self.features.shape[1] - 1, self.width, self.active.index[:, None]
             places = (tree.positions.gather(1, nodes) + 1).clamp(max=L)
-            self.features[rows, places] = take_nodes(tree.state.hidden, nodes)
+            self.features[rows, places] = take_nodes(tree.hidden, nodes)
             below = places[:, -1:] + 1 + torch.arange(width - 1, device=nodes.device)
             # the feature after a token is that which predicts the token to its right
             self.features[rows, below.clamp(max=L)] = self.net.below(self.look_up(below - width + 1))

@@ -43,7 +43,7 @@ def read_images(model: Any, tokens: Tensor) -> Tensor:
     nodes = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     evaluated = model.tree(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1), nodes - 1, nodes - 1)
     model.keep(evaluated, nodes)
-    features: Tensor = evaluated.state[0].state.hidden
+    features: Tensor = evaluated.hidden
     return features
 
 

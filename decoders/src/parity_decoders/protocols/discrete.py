@@ -17,7 +17,10 @@ class TreePass(NamedTuple):
     tokens: Tensor  # [B, S] the nodes, as they were given
     positions: Tensor  # [B, S]
     parents: Tensor  # [B, S]
-    state: Any = None  # what the model needs to keep nodes, and hidden states for those that read them
+    hidden: Tensor | None = (
+        None  # [G, S, dim] hidden states that logits are made of, of the rows that the network computes
+    )
+    state: Any = None  # what the model needs to keep nodes
 
 
 class TokenModel(Protocol):

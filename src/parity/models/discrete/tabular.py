@@ -117,7 +117,7 @@ class StateModel:
             parent = parents[row, node]
             parent_states = states[row, torch.where(parent < 0, node, parent)]
             states[row, node] = self.read(parent_states, fed[row, node])
-        return TreePass(self.laws(states), tokens, positions, parents, states)
+        return TreePass(self.laws(states), tokens, positions, parents, state=states)
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store nodes [R, W] of a tree, -1 for none, at their positions, with the states after them."""
