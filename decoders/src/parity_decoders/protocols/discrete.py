@@ -17,9 +17,7 @@ class TreePass(NamedTuple):
     tokens: Tensor  # [B, S] the nodes, as they were given
     positions: Tensor  # [B, S]
     parents: Tensor  # [B, S]
-    hidden: Tensor | None = (
-        None  # [G, S, dim] hidden states that logits are made of, of the rows that the network computes
-    )
+    hidden: Tensor | None = None  # [G, S, dim] hidden states before the output layer, of rows that are not released
     state: Any = None  # what the model needs to keep nodes
 
 
