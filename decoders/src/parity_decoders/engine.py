@@ -273,6 +273,11 @@ class Sampled:
     def explain(self, row: int, position: int, tokens: Tensor) -> str:
         """Say why the logits of a row's position have no distribution: the network is asked once more. tokens [B, L]:
         new tokens, final up to there."""
+        active: ActiveRows | None = getattr(self.network, "active", None)
+        if active is not None and row not in active.index.tolist():
+            return (
+                "its logits were NaN or infinite, or allowed no token; allowed: numbers, one of them at least allowed"
+            )
         with run_in_inference():
             fed = tokens[:, max(position - 1, 0)][:, None]
             last = torch.full_like(fed, position - 1)
