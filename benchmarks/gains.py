@@ -134,8 +134,9 @@ def measure_cache(model: Any, rows: int, slots: int, window: int = 16) -> int:
         logits = network.logits(torch.zeros_like(positions), positions)
     assert logits.shape == (rows, window, model.lm_head.out_features)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    stores = [store for layer in network.cache.slot_layers for store in layer.stores()]
-    assert {store.shape for store in stores} == {(rows, slots, config.num_key_value_heads, head)}
+    stores = [store for layer in network.cache.layers for store in (layer.keys, layer.values)]
+    size = network.cache.on.shape[1]
+    assert {store.shape for store in stores} == {(rows, size, config.num_key_value_heads, head)}
     assert len(stores) == 2 * config.num_hidden_layers
     return sum(store.numel() * store.itemsize for store in stores)
 

@@ -181,7 +181,11 @@ def llamagen(job: Job) -> Recipe:
     t5.to(job.device)
     initialise(net)
     net.to(job.device)
-    compiled = torch.compile(lambda e, v, d, x: net(e, v, d, x))
+
+    def compute_logits(e, v, dropped, x):
+        return net.output(net.features(e, v, dropped, x))
+
+    compiled = torch.compile(compute_logits)
 
     def compute_nats(ids, valid, tokens, dropped, forward):
         with reduce_precision(job.device):
@@ -196,7 +200,7 @@ def llamagen(job: Job) -> Recipe:
     def measure_held_out():
         none = torch.zeros(64, dtype=torch.bool, device=job.device)
         batches = zip(*(x.split(64) for x in tested), strict=True)
-        return {"held_out": float(np.mean([compute_nats(*batch, none, net).item() for batch in batches]))}
+        return {"held_out": float(np.mean([compute_nats(*batch, none, compute_logits).item() for batch in batches]))}
 
     header = asdict(config)
     return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=measure_held_out)

@@ -82,10 +82,10 @@ def test_classes_condition_the_model_as_the_network(tmp_path):
     config = LlamaGenConfig(**CLASSES, vocab=16, grid=4)
     nets = {"net": Transformer(config).eval(), "vq": VQ(VQConfig(ch=32, z_channels=32))}
     label, tokens = torch.tensor([3, 7]), torch.randint(16, (2, 5))
-    model = llamagen.condition(nets, {"label": label}, guided=True)
+    model = llamagen.condition(nets, {"label": label}, guided=True).target
     conditioning = torch.cat([label, label]), torch.ones(4, 1), torch.tensor([False, False, True, True])
     with torch.inference_mode():
-        full = nets["net"](*conditioning, tokens.repeat(2, 1))
+        full = nets["net"].output(nets["net"].features(*conditioning, tokens.repeat(2, 1)))
         positions = torch.arange(-1, 5).expand(4, -1)
         fed = torch.cat([torch.zeros(4, 1, dtype=torch.int64), tokens.repeat(2, 1)], 1)
         assert torch.allclose(model.logits(fed, positions), full, atol=1e-5)
@@ -191,7 +191,7 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     (tmp_path / "c").mkdir()
     config = LlamaGenConfig(**CLASSES, vocab=64, grid=8)
     net, tokenizer = Transformer(config), VQ(VQConfig(codebook=64, ch=32, ch_mult=(1, 2, 2, 4), z_channels=32))
-    state = {f"_orig_mod.{k}": v for k, v in net.state_dict().items()} | {"freqs_cis": net.table}
+    state = {f"_orig_mod.{k}": v for k, v in net.state_dict().items()} | {"freqs_cis": net.rotary.table}
     pixels = {**tokenizer.state_dict(), "quantize.codebook_used": torch.zeros(65536)}
     if pickled:
         torch.save({"model": state, "args": argparse.Namespace(lr=1.0)}, tmp_path / "c/c2i_B_256.pt")
@@ -206,7 +206,7 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     prompts = read_prompts(checks.make_config(raw).image.prompts)
     manifest = fetch.make_manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
     loaded = models.load(manifest)
-    assert torch.equal(loaded.nets["net"].table, net.table)
+    assert torch.equal(loaded.nets["net"].rotary.table, net.rotary.table)
     assert set(models.load_painter(manifest).nets) == {"vq"}  # drawing pictures loads no transformer
     assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 64}
     assert len(set(prompts)) == 10

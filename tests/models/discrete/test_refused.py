@@ -62,7 +62,7 @@ def change_weights(change):
 
 DAMAGES = {
     "another type": (edit_file("config.json", '"chameleon"', '"qwen2"'), ["'qwen2'", "allowed here: 'chameleon'"]),
-    "a layer more": (edit_file("config.json", 'hidden_layers": 2', 'hidden_layers": 3'), ["missing layers.2"]),
+    "a layer more": (edit_file("config.json", 'hidden_layers": 2', 'hidden_layers": 3'), ["missing backbone.layers.2"]),
     "a shard": (lambda folder: sorted(folder.glob("*.safetensors"))[1].unlink(), ["model-00002-of"]),
     "names of codes": (edit_file("tokenizer.json", "IMGIMG", "PICPIC"), ["codes are not", "allowed"]),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), ["not a tokenizer"]),
