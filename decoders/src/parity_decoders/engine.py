@@ -260,7 +260,7 @@ class Sampled:
         if self.written:
             self.written.keep(tree, nodes)
         self.network.keep(inner, self.repeat_rows(nodes))
-        if (drafter := self.find_companion("drafter")) is not None:
+        if (drafter := (self.companions or {}).get("drafter")) is not None:  # a network's own reads no hidden states
             drafter.keep(inner, self.repeat_rows(nodes))
         self.flags(nodes).keep(undefined, tree.positions, nodes)
 
