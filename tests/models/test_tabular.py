@@ -9,7 +9,14 @@ from parity_decoders.protocols.anysubset import make_infilling
 
 from parity.models.anysubset import tabular as anysubset
 from parity.models.continuous.tabular import TabularMixture, random_mixture
-from parity.models.discrete.tabular import TabularModel, compute_joint, count_prefixes, random_table
+from parity.models.discrete.tabular import (
+    HiddenMarkov,
+    TabularModel,
+    compute_joint,
+    count_prefixes,
+    make_chain,
+    random_table,
+)
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
@@ -117,3 +124,14 @@ def test_top_p_of_a_large_vocabulary_is_that_of_a_stable_sort(scale):
     mass = ordered.softmax(-1).cumsum(-1)
     assert (mass.gather(-1, n_kept - 2) < 0.8 + 1e-5).all() and (mass.gather(-1, n_kept - 1) > 0.8 - 1e-5).all()
     assert torch.equal(found.isfinite(), kept) and torch.equal(found[kept], logits[kept])
+
+
+def test_a_draft_model_without_a_drafter_keeps_nodes():
+    """What it keeps, its next pass follows: `mtj_draft` keeps nodes of the draft model alone."""
+    law, drafts = (make_chain(torch.eye(3).roll(shift, 1).double()) for shift in (1, 2))
+    draft = Sampled(HiddenMarkov(law, 4, 1, 2, torch.full((4,), -1), drafts), TokenSampling()).draft
+    assert draft is not None
+    nodes = torch.arange(2)[None]
+    draft.keep(draft.tree(torch.tensor([[0, 1]]), nodes - 1, nodes - 1), nodes)
+    following = draft.logits(torch.tensor([[0]]), torch.tensor([[1]])).argmax(-1)
+    assert following.tolist() == [[2]]  # two after the last token
