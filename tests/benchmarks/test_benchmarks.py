@@ -37,7 +37,7 @@ def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_pat
     plain, *others = parts["request"]["rows"]  # an image of 6 x 6 tokens, its preview and an end token
     assert (plain["method"], plain["passes"], plain["tokens"]) == ("ar", 46, 46)
     assert [(row["method"], row["tokens that differ"]) for row in others] == [("sjd_coupled", 0), ("mtj", 0)]
-    assert all(row["passes"] <= 46 for row in others)  # weights are random
+    assert all(row["passes"] < 46 for row in others)
     run_main(gpu.main, "--out", file, "--page", page)
     assert page.read_text().count("**Not measured**") == 4
 
