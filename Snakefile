@@ -2,6 +2,7 @@
 
     snakemake --cores all --resources gpu=1                                          the default experiment
     snakemake --cores all --configfile workflow/experiments/sjd-window.yaml          one of the papers' studies
+    snakemake --cores 1 fetch --configfile workflow/experiments/sjd-table1.yaml      what it needs of the network, downloaded; nothing run
     snakemake --cores all equality                                                   its equality tests alone
     snakemake --cores all image                                                      one section: image, text or continuous
     snakemake --cores all --config scale=0.1                                         the same with a tenth of the images

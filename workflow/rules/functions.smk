@@ -298,13 +298,13 @@ def list_page_inputs(wildcards):
 
 
 def begin_run():
-    """Stop if a network has no commit, or if --until names several rules: Snakemake starts no named job that follows
+    """Stop if data are absent or a network has no commit, or if --until names several rules: Snakemake starts no named job that follows
     another one, and with --keep-going ends with 0 all the same. Lock the folder for this run, until this process ends;
-    `plan`, which makes nothing, needs no lock."""
+    `plan` and `fetch`, which make nothing that a run makes, need no lock and neither data nor commits."""
     global RUN_LOCK
     if len(until := sorted(workflow.dag_settings.until)) > 1:
         refuse(f"--until {' '.join(until)}: allowed: one name, the last of them; what leads to it is run too")
-    if set(workflow.dag_settings.targets) == {"plan"}:
+    if workflow.dag_settings.targets and set(workflow.dag_settings.targets) <= {"plan", "fetch"}:
         return
     if problems := [*ABSENT, *UNPINNED]:
         refuse(problems[0])

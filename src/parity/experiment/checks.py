@@ -34,6 +34,7 @@ from parity.experiment.options import (
     options,
 )
 from parity.experiment.prompt_files import check_embedded, read_prompts
+from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import (
     Config,
     ContinuousSection,
@@ -58,7 +59,7 @@ def make_plan(
     """Make the plan of an experiment from its configuration `raw`: the checked configuration, scaled, its prompts and
     cells. Raises ConfigError for the first thing that is wrong. `find` gives a path for a name that does not exist from
     here; `make` writes stand-ins; `pin` gives a repository's commit; `published` are CSV files of papers' tables."""
-    ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
+    ready = pins.fill_pins(stand_in.use_stand_ins(add_networks(resolve_paths(raw, find)), make), pin)
     loaded = make_config(resolve_paths(ready, find))
     notes = describe_unread(loaded)
     config = scale_config(count_prompts(loaded))
@@ -155,11 +156,16 @@ def check_judges(value: Config) -> None:
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
     for name, spec in value.networks.list_named().items():
-        if not spec.repo and not Path(spec.file).exists():
+        key = f"networks.{name}.file"
+        if spec.repo:
+            continue
+        if model_checks.is_remote(spec.file):
+            model_checks.check_address(key, spec.file)
+        elif not Path(spec.file).exists():
             problem = describe_missing(Path(spec.file))
-            raise ConfigError(f"networks.{name}.file = {spec.file!r}: {problem}; allowed: a path, or repo and revision")
-        if not spec.repo:
-            checkpoint_files.check_readable(f"networks.{name}.file", Path(spec.file))
+            raise ConfigError(f"{key} = {spec.file!r}: {problem}; allowed: a path, an address, or repo and revision")
+        else:
+            checkpoint_files.check_readable(key, Path(spec.file))
     architecture = recipes[value.protocol]["clip"]
     clip = value.networks.clip
     if clip is not None and architecture and clip.architecture not in ("", architecture):

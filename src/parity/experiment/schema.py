@@ -137,10 +137,12 @@ class PromptSpec(Strict):
 
 
 class NetworkSpec(Strict):
-    """A published network that a metric asks, as one file or folder of its repository or of this machine. It is
-    verified before anything reads it; no library fetches it."""
+    """A published network that a metric asks, as one file or folder of its repository, at an address or of this
+    machine. It is verified before anything reads it; no library fetches it."""
 
-    file: File = Field(description="its weights, or a folder of weights and configuration; with repo: a path in it")
+    file: File = Field(
+        description="its weights, or a folder of weights and configuration; with repo: a path in it; or https://host/file"
+    )
     sha256: Hex64
     repo: str = Field("", description="owner/name; '' for a file here")
     revision: Commit = Field("", description="the 40-hex commit; a branch would move")
@@ -156,11 +158,14 @@ class NetworkSpec(Strict):
     def _check_repo(self):
         if bool(self.repo) != bool(self.revision):
             raise ValueError("repo and revision go together; allowed: both, or neither for a file here")
+        if self.repo and "://" in self.file:
+            raise ValueError(f"file = {self.file!r} with repo; allowed: an address alone, or a path in the repository")
         return self
 
 
 class Networks(Strict):
-    """Networks that judge pictures of published models; a metric whose network is not named here says so."""
+    """Networks that judge pictures of published models; a metric whose network is not named here says so. Without this
+    key they are the protocol's, if one is named."""
 
     clip: NetworkSpec | None = Field(None, description="CLIP-score: an open_clip network")
     inception: NetworkSpec | None = Field(
@@ -419,7 +424,9 @@ class Config(Strict):
     text: TextSection | None = None
     continuous: ContinuousSection | None = None
     networks: Networks = Networks()
-    protocol: str = Field("clean", description="how published models' pictures are measured: see metrics/protocols.py")
+    protocol: str = Field(
+        "clean", description="how published models' pictures are measured, and by which networks: metrics/protocols.py"
+    )
     seeds: Seeds = Seeds()
     repeat: bool = Field(False, description="decode every method again on seeds.again, to confirm or clear a rejection")
     equality: EqualitySpec = EqualitySpec()
