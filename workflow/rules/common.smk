@@ -105,7 +105,7 @@ try:
     if MAIN and {"plan", "fetch"} & set(sys.argv[1:]):
         raw, ABSENT = absent_data.replace_absent_data(raw)
     elif MAIN and not raw.get("stand_in"):
-        fetch_command = " ".join(["snakemake --cores 1 fetch", *(f"--configfile {file}" for file in FILES)])
+        fetch_command = " ".join(["snakemake --cores 1 fetch", *["--configfile"] * bool(FILES), *map(str, FILES)])
         catalogue.check(raw, catalogue.read(Path(CATALOGUE)), fetch_command)
     EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
         raw,

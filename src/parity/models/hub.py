@@ -112,13 +112,13 @@ def download_to(url: str, sha256: str, file: Path) -> None:
 
     parsed = urlsplit(url)
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.username:
-        raise ParityError(f"models: {url!r}: allowed: https://host/file, without a name or password")
+        raise ParityError(f"{url!r}: allowed: https://host/file, without a name or password")
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         retry_request(lambda: download_url_to_file(url, str(file), hash_prefix=sha256 or None))
     except (OSError, RuntimeError, ValueError) as error:  # the download was refused, broken off, or is another file
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ParityError(f"models: {url} cannot be had: {cause}") from None
+        raise ParityError(f"{url} cannot be had: {cause}") from None
 
 
 def may_pass(error: Exception) -> bool:
