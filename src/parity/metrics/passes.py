@@ -53,7 +53,7 @@ def count_steps(step: np.ndarray, nfe: np.ndarray, forced: np.ndarray | None = N
     forced after the last free one, and for all tokens where each free one took a pass. step, forced: as of
     `free_tokens`."""
     n_free = free_tokens(step, forced)
-    is_free = (step > 0).any(0) if forced is None else ~forced
+    is_free: np.ndarray = np.any(step > 0, axis=0) if forced is None else ~forced
     n_last = int(is_free[::-1].argmax())
     return np.where(nfe == n_free, step.shape[1], nfe + n_last)
 
