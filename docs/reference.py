@@ -5,6 +5,7 @@ python docs/reference.py [--check]
 """
 
 import argparse
+import csv
 import inspect
 import json
 import re
@@ -24,6 +25,7 @@ from parity.report.settings import explain_decoder
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
 EXPERIMENTS = Path(__file__).parents[1] / "workflow/experiments"
+SETTINGS = Path(__file__).parents[1] / "workflow/settings"
 PAPERS = {  # papers, by their names in the heads of experiment files
     "SJD": "Speculative Jacobi decoding (SJD), arXiv:2410.01699",
     "GSD": "Grouped speculative decoding (GSD), arXiv:2508.07747",
@@ -226,6 +228,37 @@ def map_tables() -> str:
     return text + f"\n## Of no paper\n\n{format_table(('file', 'runs'), rest)}"
 
 
+def read_settings(folder: Path = SETTINGS) -> list[dict[str, str]]:
+    """Read the rows of the tables of settings, workflow/settings/*.csv, the papers in the order of PAPERS.
+
+    paper, section, words   what a paper says, or of what it says nothing
+    file                    names of experiment files, with * and [] as in a shell, separated by spaces
+    key, value              the key of their configurations, defaults filled in, and its value as YAML. A * in the key
+                            stands for every part of a list or mapping; of several values the distinct ones are a list
+    equal                   yes, no, or unprinted; then `why` gives the reason
+    """
+    tables = (csv.DictReader(file.open(encoding="utf-8", newline="")) for file in sorted(folder.glob("*.csv")))
+    return sorted((row for table in tables for row in table), key=lambda row: list(PAPERS).index(row["paper"]))
+
+
+def write_settings() -> str:
+    """Write each setting of the papers beside ours, a table a paper."""
+    text = (
+        "# Settings of the papers\n\nWhat a paper says, the key and value of the files that repeat it, and, where they"
+    )
+    text += " are not equal or the paper prints nothing, why. A test compares each row with its files.\n"
+    rows = read_settings()
+    for paper, title in PAPERS.items():
+        cells = [
+            (row["section"], row["words"], ", ".join(f"`{name}`" for name in row["file"].split()),
+             f"`{row['key']}: {row['value']}`", ". ".join(filter(None, (row["equal"], row["why"]))))
+            for row in rows if row["paper"] == paper
+        ]  # fmt: skip
+        if cells:
+            text += f"\n## {title}\n\n{format_table(('where', 'the paper', 'files', 'ours', 'equal'), cells)}"
+    return text
+
+
 def make_natural_key(reference: str) -> tuple[Any, ...]:
     """Make the sort key of a reference: tables first, "Table 2" before "Table 10"."""
     name, _, number = reference.partition(" ")
@@ -239,6 +272,7 @@ PAGES = {
     "metrics": write_metrics,
     "commands": write_commands,
     "tables": map_tables,
+    "settings": write_settings,
 }
 
 

@@ -70,7 +70,7 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
     if weights.find_kind(family) == "anysubset":
         return [family, "gpt2"]
     name = spec.get("stand_in") or family
-    drafter = "anole_drafter" if name == "anole" else "eagle_drafter"
+    drafter = "anole_drafter" if family == "chameleon" else "eagle_drafter"
     return [name, drafter] if "drafter" in (spec.get("files") or {}) else [name]
 
 

@@ -19,7 +19,7 @@ from parity.report.settings import NAMED, SummaryRow, list_settings, parse_setti
 COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions", "metric", "value"]
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
 # Ratios to plain decoding and shares are compared directly; other figures by their change from plain decoding.
-RATIOS = ("step_compression", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
+RATIOS = ("step_compression", "tpf", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
 APART = ("seconds", "nfe", "aux")  # not compared: seconds depend on the machine, counts on the length
 PaperRow = Mapping[str, Any]  # a published number, by COLUMNS
 RELEASED = NAMED["as released"]
