@@ -32,6 +32,7 @@ from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, Netwo
 from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
+RESHAPED = {"grid": "resize", "cell": "regroup"}  # a continuous family's function that gives weights this size
 FILES = (".safetensors", *PICKLED, ".json", ".model")  # a path in a repository that ends otherwise is a folder
 Files = dict[str, Any]  # a manifest's "files", "sha256" and "verified"
 
@@ -188,8 +189,9 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Files:
     files = fetch_parts(name, spec, folder)
     module = importlib.import_module(f"parity.models.continuous.{spec.family}")
     sizes = {**module.FAMILY["released"], **spec.network}
-    grid = int(sizes["grid"]) if hasattr(module, "resize") else 0
-    convert(spec.family, files["target"], files.get("draft"), files.get("kl"), folder, files.get("tokenizer"), grid)
+    grid, cell = (int(sizes[key]) if hasattr(module, does) else 0 for key, does in RESHAPED.items())
+    draft, kl, tokenizer = files.get("draft"), files.get("kl"), files.get("tokenizer")
+    convert(spec.family, files["target"], draft, kl, folder, tokenizer, grid, cell)
     for key, value in sizes.items():
         if (has := header(folder / f"{spec.family}.safetensors").get(key, 1)) != value:
             raise ParityError(
