@@ -160,10 +160,10 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
 
     fetched = fetch_parts(name, spec, folder)
     files = {component: str(path) for component, path in fetched.items()}
-    model_checks.check_text_folders(name, files)
     needed = weights.read_family(spec.family)["files"]
+    model_checks.check_text_folders(name, files, needed[0])
     digests = {component: spec.sha256.get(component) or sha256(Path(files[component])) for component in needed}
-    check_words(files)
+    check_words(files, needed[0])
     check_shapes({"family": spec.family, "source": spec.source, "files": files})
     return {"files": files, "sha256": digests, "verified": list_fetched(name, fetched, digests)}
 
