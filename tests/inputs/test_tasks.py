@@ -216,7 +216,7 @@ def test_rows_that_a_task_leaves_out_are_counted(tmp_path):
 
 
 def test_xlnet_ends_each_line_as_its_tokenizer_does(tmp_path):
-    """Blank lines are texts of that tokenizer, as in appendix K of the paper; of other vocabularies they are left out."""
+    """Blank lines are texts of that tokenizer, as in appendix K of the paper; others leave them out."""
 
     class Marked:
         end, keeps_blank, separator = [4, 3, 2], True, 4
