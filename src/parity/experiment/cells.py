@@ -127,8 +127,10 @@ def list_text_conditions(config: Config, prompts: list[str]) -> Iterator[Conditi
     have a control cell. `prompts` is not read."""
     section = config.text
     assert section is not None
-    for task, cache in itertools.product(list_text_tasks(config), section.cache):
-        if task["kind"] in DECODED:
+    models = weights.list_models(config, "anysubset")
+    for task in list_text_tasks(config):
+        has_cache = weights.read_family(models[task["model"]].family).get("cache", True)
+        for cache in (section.cache if has_cache else [False]) if task["kind"] in DECODED else ():
             condition = {"model": task["model"], "revision": task["revision"], "task": task["key"]}
             condition |= {"task_kind": task["kind"], "prompt": task["settings"].get("prompt", "scattered")}
             yield condition | {"cache": cache, "batch": section.batch}, True
@@ -212,10 +214,14 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
     for kind in kinds(config):
         methods = getattr(config, KINDS[kind]).methods
         baseline = find_plain_method(kind), find_baseline(config, kind)
+        texts = weights.list_models(config, kind) if kind == "anysubset" else {}
+        runs = {name: weights.list_text_methods(spec) for name, spec in texts.items()}
         for shared, controlled in CONDITIONS[kind](config, prompts):
             for method, chosen in [(m, variant) for m, variants in methods.items() for variant in variants]:
                 prompt = declaration(kind, method).PROMPT
                 if prompt is not None and shared.get("prompt") != prompt:
+                    continue
+                if kind == "anysubset" and method not in runs[shared["model"]]:
                     continue
                 roles = [("method", seeds.methods)]
                 if is_plain_decoding(kind, method, chosen) or (method, chosen) == baseline:

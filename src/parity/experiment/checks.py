@@ -116,7 +116,7 @@ def make_config(raw: dict[str, Any]) -> Config:
     if value.image is not None:
         check_image(value.image, weights.list_models(value, "discrete"))
     if value.text is not None:
-        check_text(value.text)
+        check_text(value.text, weights.list_models(value, "anysubset"))
     if value.continuous is not None:
         check_continuous(value.continuous, weights.list_models(value, "continuous"))
     check_studies(value)
@@ -146,7 +146,7 @@ def check_models(value: Config) -> None:
         model_checks.check_files(name, spec)
         checkpoint_files.check_model(name, spec)
         if kind == "anysubset":
-            model_checks.check_text_folders(name, spec.files)
+            model_checks.check_text_folders(name, spec.files, weights.read_family(spec.family)["files"][0])
 
 
 def check_judges(value: Config) -> None:
@@ -223,8 +223,9 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
         check_at_most("discrete", section.methods, weights.list_option_sizes(spec), f"models.{model}")
 
 
-def check_text(section: TextSection) -> None:
-    """Check that data files exist, and that methods that read one kind of prompt have an infilling task with it."""
+def check_text(section: TextSection, models: dict[str, ModelSpec]) -> None:
+    """Check that data files exist, that methods that read one kind of prompt have an infilling task with it, that a
+    model runs each method, and that models that read from left to right alone have prompts that are prefixes."""
     for kind, tasks in section.tasks:
         for i, task in enumerate(tasks):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
@@ -236,6 +237,18 @@ def check_text(section: TextSection) -> None:
             raise ConfigError(
                 f"text.methods.{method}: reads from left to right;"
                 f" allowed: with an infilling task whose prompt is {prompt!r}"
+            )
+        if not any(method in weights.list_text_methods(spec) for spec in models.values()):
+            allowed = ", ".join(
+                dict.fromkeys(name for spec in models.values() for name in weights.list_text_methods(spec))
+            )
+            raise ConfigError(f"text.methods.{method}: no model runs it ({', '.join(models)}); allowed: {allowed}")
+    for model, spec in models.items():
+        wanted = weights.read_family(spec.family).get("prompt", "")
+        if wanted and (others := prompts - {wanted}):
+            raise ConfigError(
+                f"text.tasks.infilling: prompt = {min(others)!r}: {model} reads from left to right alone;"
+                f" allowed: {wanted!r}"
             )
 
 

@@ -75,6 +75,8 @@ RELEASED = {
     "therealgabeguo/ASARM:.": XLNET,
     "xlnet/xlnet-base-cased:.": XLNET,
     "xlnet/xlnet-large-cased:.": describe_released(360_300_800, 4, 24, 1024, vocab=32000),
+    "kuleshov-group/mdlm-owt:.": describe_released(169_627_218, 4, 12, 768, vocab=50258),
+    "openai-community/gpt2:.": describe_released(124_439_808, 4, 12, 768, vocab=50257),
     "openai-community/gpt2-large:.": describe_released(774_030_080, 4, 36, 1280, vocab=50257),
     "timm/vit_base_patch16_clip_224.openai:open_clip_model.safetensors": describe_released(149_620_737, 4),
     "timm/vit_base_patch32_clip_224.openai:open_clip_model.safetensors": describe_released(151_277_313, 4),

@@ -128,8 +128,11 @@ class Files:
 
     def read_accuracy(self) -> list[dict[str, Any]]:
         """Read how often the text model's own likeliest answer is right, by task."""
-        questions = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in ASKED]
-        return [{**self.read_json(paths.accuracy(*task)), "task_kind": task[0]} for task in questions]
+        questions = [t for t in self.tasks.values() if t["kind"] in ASKED]
+        return [
+            {**self.read_json(paths.accuracy(t["kind"], t["key"])), "task_kind": t["kind"], "model": t["model"]}
+            for t in questions
+        ]
 
     def read_speeds(self) -> dict[str, dict[str, Any]]:
         """Read the columns of each cell's speed by its key, with the machine's load meanwhile."""

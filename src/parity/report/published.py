@@ -21,6 +21,7 @@ COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
 # Ratios to plain decoding and shares are compared directly; other figures by their change from plain decoding.
 RATIOS = ("step_compression", "tpf", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
 APART = ("seconds", "nfe", "aux")  # not compared: seconds depend on the machine, counts on the length
+NOT_RUN = "the paper's"  # marks a number of a network that is not run
 PaperRow = Mapping[str, Any]  # a published number, by COLUMNS
 RELEASED = NAMED["as released"]
 OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # if a paper does not state these options, any value matches
@@ -133,7 +134,16 @@ def join_published(
             base = by_key.get(row.get("reference")) if is_relative else None
             changes = compute_changes(paper, row, baseline, base, same_network)
             result.append({**paper, **ours, **changes})
-    return pd.DataFrame(result, columns=COLUMNS)
+    return pd.DataFrame([*result, *list_networks_not_run(papers, result)], columns=COLUMNS)
+
+
+def list_networks_not_run(papers: pd.DataFrame, joined: Sequence[PaperRow]) -> list[dict[str, Any]]:
+    """List the printed numbers of networks that are not run, of the tables that have a row in `joined`: with no figure
+    of ours, and marked as the paper's own in place of our cell."""
+    tables = {(row["paper"], row["table"]) for row in joined}
+    run = {(row["paper"], row["table"], row["model"]) for row in joined}
+    rows = [row for row in list_records(papers) if (row["paper"], row["table"]) in tables]
+    return [{**row, "key": NOT_RUN} for row in rows if (row["paper"], row["table"], row["model"]) not in run]
 
 
 def is_plain(paper: PaperRow) -> bool:
@@ -145,6 +155,10 @@ def is_plain(paper: PaperRow) -> bool:
 
 
 def list_answers(accuracy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """List the accuracies of a text model itself, which are of no method, as rows for `join_published`."""
-    empty = {"kind": "anysubset", "model": "", "method": "", "options": "{}", "role": "method"}
-    return [{**empty, "task": a["task_kind"], "key": a["task_kind"], "accuracy": a["accuracy"]} for a in accuracy]
+    """List the accuracies of text models themselves, which are of no method, as rows for `join_published`."""
+    empty = {"kind": "anysubset", "method": "", "options": "{}", "role": "method"}
+    named = [(a.get("model", ""), a["task_kind"], a["accuracy"]) for a in accuracy]
+    return [
+        {**empty, "model": model, "task": task, "key": f"{task} {model}".strip(), "accuracy": share}
+        for model, task, share in named
+    ]
