@@ -9,11 +9,11 @@ import inspect
 import json
 import re
 import sys
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from parity.base.console import PACKAGE, list_commands
+from parity.experiment import papers
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import KINDS, declaration, find_plain_method, make_option_schema, methods
 from parity.experiment.schema import Config, ModelSpec
@@ -24,14 +24,6 @@ from parity.report.settings import explain_decoder
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
 EXPERIMENTS = Path(__file__).parents[1] / "workflow/experiments"
-PAPERS = {  # papers, by their names in the heads of experiment files
-    "SJD": "Speculative Jacobi decoding (SJD), arXiv:2410.01699",
-    "GSD": "Grouped speculative decoding (GSD), arXiv:2508.07747",
-    "VVS": "VVS, arXiv:2511.13587",
-    "CSpD": "Continuous speculative decoding (CSpD), arXiv:2411.11925",
-    "ASSD": "Any-subset speculative decoding (ASSD), arXiv:2504.20456",
-}
-REFERENCE = re.compile(r"(Table|Figure|Algorithm|Appendix)s?|(\d+) to (\d+)|\b(?:\d+[a-z]?|[A-Z](?:\.\d+)?)\b")
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
 
 
@@ -185,52 +177,21 @@ def list_targets() -> list[tuple[str, ...]]:
     return [(f"`{one[1]}`", one[2]) for one in re.finditer(r"^ {4}(snakemake .+?) {2,}(.+)$", head, re.MULTILINE)]
 
 
-def read_head(file: Path) -> str:
-    """Return the comment at the head of an experiment file, up to the lines on how to run it."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    comment = [line[2:] for line in takewhile(lambda line: line.startswith("# "), lines)]
-    return " ".join(takewhile(lambda line: not re.match(r"Run `|About \d|On the paper's own", line), comment))
-
-
-def expand_references(text: str) -> list[str]:
-    """List the tables and figures that a text names: of "Tables 1 to 2, Figure 8" Table 1, Table 2, Figure 8."""
-    references: list[str] = []
-    name = ""
-    for word in re.finditer(
-        r"(Table|Figure|Algorithm|Appendix)s?|(\d+) to (\d+)|\b(?:\d+[a-z]?|[A-Z](?:\.\d+)?)\b", text
-    ):
-        name = word[1] or name
-        numbers = range(int(word[2]), int(word[3]) + 1) if word[2] else [] if word[1] else [word[0]]
-        references += [f"{name} {number}" for number in numbers]
-    return references
-
-
 def map_tables() -> str:
     """Map each table and figure of a paper to the experiment files that make it, from the heads of the files."""
-    files_of: dict[str, dict[str, tuple[list[str], list[str]]]] = {paper: {} for paper in PAPERS}
-    rest = []
-    for file in sorted(EXPERIMENTS.glob("*.yaml"), key=lambda file: file.stem):
-        head, hub = read_head(file), "source: hub" in file.read_text(encoding="utf-8")
-        paper, comma, references = head.partition(":")[0].partition(", ")
-        if paper not in PAPERS or not comma:
-            rest.append((f"`{file.stem}`", head.partition(". ")[0].rstrip(".")))
-            continue
-        for reference in expand_references(references):
-            files_of[paper].setdefault(reference, ([], []))[hub].append(f"`{file.stem}`")
+    experiments = sorted(papers.list_experiments(EXPERIMENTS), key=lambda one: one.file.stem)
     text = "# Tables and figures of the papers\n\nThe file of `workflow/experiments` that makes each ([how to run"
     text += " one](../howto/tables.md)).\n"
-    for paper, title in PAPERS.items():
-        rows = sorted(files_of[paper].items(), key=lambda row: make_natural_key(row[0]))
+    for paper, title in papers.PAPERS.values():
+        files_of: dict[str, tuple[list[str], list[str]]] = {}
+        for one in (one for one in experiments if one.paper == paper):
+            for reference in one.references:
+                files_of.setdefault(reference, ([], []))[one.is_published].append(f"`{one.file.stem}`")
+        rows = sorted(files_of.items(), key=lambda row: papers.make_natural_key(row[0]))
         cells = [(reference, ", ".join(small), ", ".join(published)) for reference, (small, published) in rows]
         text += f"\n## {title}\n\n{format_table(('', 'on the embedded models', 'on the networks of the paper'), cells)}"
+    rest = [(f"`{one.file.stem}`", one.summary) for one in experiments if not one.paper]
     return text + f"\n## Of no paper\n\n{format_table(('file', 'runs'), rest)}"
-
-
-def make_natural_key(reference: str) -> tuple[Any, ...]:
-    """Make the sort key of a reference: tables first, "Table 2" before "Table 10"."""
-    name, _, number = reference.partition(" ")
-    digits = re.match(r"\d*", number)[0]  # type: ignore[index]
-    return name != "Table", name != "Figure", name, int(digits or 0), number
 
 
 PAGES = {
