@@ -19,11 +19,13 @@ from parity.experiment.options import KINDS, declaration, find_plain_method, mak
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.study import list_speeds, metrics
 from parity.experiment.tuned import AUTO
+from parity.report.account import make_account
 from parity.report.settings import explain_decoder
 
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
-EXPERIMENTS = Path(__file__).parents[1] / "workflow/experiments"
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "workflow/experiments"
+PUBLISHED = EXPERIMENTS.parent / "published"
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
 
 
@@ -194,6 +196,21 @@ def map_tables() -> str:
     return text + f"\n## Of no paper\n\n{format_table(('file', 'runs'), rest)}"
 
 
+def write_account(made: Any) -> str:
+    """Write which files make the printed numbers of each table, and the reasons of those that none makes."""
+    text = "# Printed numbers\n\nEach number in `workflow/published`, with the experiment file that makes it or the reason"
+    text += " that none does: [account.csv](account.csv). It is made from what the files plan; nothing is run for it. [One"
+    text += " command](../howto/tables.md) makes all numbers of a paper, on one page.\n"
+    for paper, own in made.groupby("paper", sort=False):
+        rows = []
+        for table, numbers in own.groupby("table", sort=False):
+            makers = ", ".join(f"`{name}`" for name in numbers.loc[numbers["reason"] == "", "experiment"].unique())
+            counts = numbers.loc[numbers["reason"] != "", "reason"].value_counts()
+            rows.append((table, str(len(numbers)), makers, "; ".join(f"{n}: {why}" for why, n in counts.items())))
+        text += f"\n## {paper}\n\n{format_table(('', 'numbers', 'made by', 'not made'), rows)}"
+    return text
+
+
 PAGES = {
     "configuration": write_configuration,
     "decoders": write_decoders,
@@ -209,6 +226,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     a = parser.parse_args()
     texts = {FOLDER / f"{name}.md": write() for name, write in PAGES.items()}
+    made = make_account(sorted(PUBLISHED.glob("*.csv")), EXPERIMENTS)
+    texts |= {FOLDER / "account.csv": made.to_csv(index=False), FOLDER / "account.md": write_account(made)}
     texts[SCHEMA] = json.dumps(make_schema(), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     for file, text in texts.items():
         if not a.check:

@@ -5,6 +5,7 @@ fails does not stop the others."""
 
 import fcntl
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -24,14 +25,18 @@ def remove_targets(words: Sequence[str], targets: Sequence[str]) -> list[str]:
     from snakemake.cli import get_argument_parser  # imported here, as it takes longer than the rest of a small job
 
     parser = get_argument_parser()
+
+    def read(words: Sequence[str]) -> tuple[int, str]:
+        """Return how many targets a command has, and its flags as text without addresses of objects."""
+        flags = vars(parser.parse_args(words))
+        return len(flags.pop("targets")), re.sub(r" at 0x[0-9a-f]+", "", repr(flags))
+
     kept = list(words)
     for target in targets:
-        for i in [i for i, word in enumerate(kept) if word == target]:
-            with_it, without = vars(parser.parse_args(kept)), vars(parser.parse_args(kept[:i] + kept[i + 1 :]))
-            fewer = [*without.pop("targets")]
-            if len(fewer) == len(with_it.pop("targets")) - 1 and repr(with_it) == repr(without):
-                del kept[i]
-                break
+        count, flags = read(kept)
+        places = [i for i, word in enumerate(kept) if word == target]
+        fewer = [kept[:i] + kept[i + 1 :] for i in places]
+        kept = next((words for words in fewer if read(words) == (count - 1, flags)), kept)
     return kept[:-1] if kept[-1:] == ["--"] else kept
 
 

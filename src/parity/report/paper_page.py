@@ -135,7 +135,7 @@ def describe_conditions(conditions: str) -> str:
 
 def show_pair(found: Found) -> Entry:
     """Show the printed number and ours, beneath it our error, or why ours is missing."""
-    printed, entry = tables.format_number(found.paper["value"]), found.entry
+    printed, entry = f"{found.paper['value']:g}", found.entry
     return entry._replace(text=f"{printed} | {entry.text or '–'}")
 
 
