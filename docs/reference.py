@@ -198,8 +198,12 @@ def map_tables() -> str:
 
 def write_account(made: Any) -> str:
     """Write which files make the printed numbers of each table, and the reasons of those that none makes."""
-    text = "# Printed numbers\n\nEach number in `workflow/published`, with the experiment file that makes it or the reason"
-    text += " that none does: [account.csv](account.csv). It is made from what the files plan; nothing is run for it. [One"
+    text = (
+        "# Printed numbers\n\nEach number in `workflow/published`, with the experiment file that makes it or the reason"
+    )
+    text += (
+        " that none does: [account.csv](account.csv). It is made from what the files plan; nothing is run for it. [One"
+    )
     text += " command](../howto/tables.md) makes all numbers of a paper, on one page.\n"
     for paper, own in made.groupby("paper", sort=False):
         rows = []

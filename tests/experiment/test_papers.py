@@ -32,7 +32,9 @@ def test_files_of_a_paper_come_in_the_order_of_its_tables(tmp_path):
     for name, head in heads.items():
         (tmp_path / f"{name}.yaml").write_text(f"# {head}. More.\nexperiment: {name}\n")
     (tmp_path / "e.yaml").write_text("# SJD, Figure 3: x.\nmodels: {m: {source: hub}}\n")
-    assert [e.file.stem for e in papers.list_experiments(tmp_path, "sjd")] == ["e", "b", "c"], "published networks first"
+    assert [e.file.stem for e in papers.list_experiments(tmp_path, "sjd")] == ["e", "b", "c"], (
+        "published networks first"
+    )
     assert [e.file.stem for e in papers.list_experiments(tmp_path) if not e.paper] == ["a"]
 
 

@@ -26,7 +26,11 @@ def printed(table="Table 1", chosen=None, metric="step_compression", value=2.31)
 def ours(chosen, key, **figures):
     """Make a summary row of gsd."""
     row = {"kind": "discrete", "model": "scenes", "method": "gsd", "key": key, "role": "method"}
-    return row | {"options": json.dumps(options("discrete", "gsd", chosen)), "sampling": json.dumps(SAMPLING), **figures}
+    return row | {
+        "options": json.dumps(options("discrete", "gsd", chosen)),
+        "sampling": json.dumps(SAMPLING),
+        **figures,
+    }
 
 
 @pytest.fixture
@@ -55,7 +59,9 @@ def write(tmp_path):
 
 def test_numbers_stand_beside_ours_in_the_order_of_the_tables(write):
     lines = [printed("Table 10", value=3.0), printed(), printed(chosen={"group": 4}), printed(chosen={"group": 9})]
-    joined = [{**line, "ours": value, "key": key} for line, value, key in zip(lines, (1.5, 1.5, 2, 0), "aab", strict=False)]
+    joined = [
+        {**line, "ours": value, "key": key} for line, value, key in zip(lines, (1.5, 1.5, 2, 0), "aab", strict=False)
+    ]
     rows = [ours({}, "a", step_compression=1.5), ours({"group": 4}, "b", step_compression=2.0)]
     text, table = write(lines, joined, rows)
     assert table["ours"].tolist() == ["1.5", "1.5", "2.0", ""]

@@ -4,7 +4,7 @@ Nothing is decoded. A file makes a number if it names the number's table, plans 
 and conditions, and declares what the metric needs there: a network that judges, images to compare with, tests."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,18 +72,39 @@ def read_networks(file: Path) -> dict[str, list[str]]:
     return networks
 
 
-def is_network(paper: PaperRow, planned: Planned, model: str, networks: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a model of an experiment is the network of a printed number, on its prompts; "" stands for any
-    model. True on embedded models, which stand for any network."""
+def is_network(
+    paper: PaperRow, planned: Planned, row: Mapping[str, Any], networks: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return whether a summary row of an experiment is of the network, prompts and batch of a printed number; a row
+    without a model, of its answers, stands for all. True on embedded models, which stand for any network."""
     if not planned.experiment.is_published:
         return True
-    conditions = parse_settings(paper["conditions"])
+    model, conditions = row.get("model"), parse_settings(paper["conditions"])
+    if "batch" in conditions and row.get("batch") not in (None, conditions["batch"]):
+        return False
     words = [*networks.get(paper["model"], []), *(f"-{conditions[n]}" for n in ("resolution",) if n in conditions)]
     models = planned.raw["models"]
-    entries = [str(models[model])] if model else map(str, models.values())
+    entries = [describe_model(planned, name) for name in ([model] if model else models)]
     prompts = str((planned.raw.get("image") or {}).get("prompts", {}).get("file", ""))
     is_asked = PROMPTS.get(str(conditions.get("prompts")), "") in prompts
     return is_asked and any(all(word in entry for word in words) for entry in entries)
+
+
+def describe_model(planned: Planned, name: str) -> str:
+    """Describe a model of an experiment by its entry and its sizes, a line each: "files.target: mar-huge.safetensors",
+    "sizes.grid: 16"."""
+    spec = planned.config.models[name]
+    sizes = weights.read_sizes(spec) if weights.find_kind(spec.family) != "anysubset" else {}
+    return "".join(list_lines({**planned.raw["models"][name], "sizes": sizes}))
+
+
+def list_lines(entry: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the values of an entry as lines, their keys joined by dots."""
+    for name, value in entry.items():
+        if isinstance(value, Mapping):
+            yield from list_lines(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}: {value}\n"
 
 
 def explain_missing(planned: Planned, row: Mapping[str, Any], metric: str) -> str:
@@ -141,7 +162,7 @@ def find_maker(
     where, reason = "", "no experiment names the table"
     for planned in list_candidates(paper, key, experiments):
         matching = [row for row in planned.rows if is_match(paper, row, planned.sizes)]
-        ours = [row for row in matching if is_network(paper, planned, row["model"], networks)]
+        ours = [row for row in matching if is_network(paper, planned, row, networks)]
         reasons = [explain_missing(planned, row, paper["metric"]) for row in ours]
         if "" in reasons:
             return planned.experiment.file.stem, ""

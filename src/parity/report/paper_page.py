@@ -80,7 +80,7 @@ def list_ours(paper: PaperRow, run: Run, networks: Mapping[str, Sequence[str]]) 
     same = (run.published[[*SAME, "metric"]].astype(str) == [str(paper[n]) for n in (*SAME, "metric")]).all(axis=1)
     rows = {row["key"]: row for row in list_records(run.summary)}
     pairs = [(row["ours"], rows.get(row["key"], {})) for row in list_records(run.published[same])]
-    return [(v, row) for v, row in pairs if account.is_network(paper, run.planned, row.get("model", ""), networks)]
+    return [(v, row) for v, row in pairs if account.is_network(paper, run.planned, row, networks)]
 
 
 def find_ours(paper: PaperRow, key: str, runs: Sequence[Run], networks: Mapping[str, Sequence[str]]) -> Found:
