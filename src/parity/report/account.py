@@ -30,7 +30,9 @@ JUDGES = {  # by metric of images, the network that a published model's are judg
 ALONE = ("is", "clip_score", "hps", "pickscore")  # those of JUDGES that compare with no images
 PROMPTS = {"MS-COCO 2017 val": "val2017", "Parti-prompts": "Parti", "Parti-prompt": "Parti"}  # part of the file's name
 PATHS = ("single_path_ratio", "two_paths_ratio")  # metrics that the one-token tests record
-REASONS = {  # printed numbers that no cell is to make, by metric or method: why
+BASELINE = "a baseline of the paper that is not run"
+REASONS = {  # printed numbers that no cell is to make, by metric or network: why
+    **dict.fromkeys(("SEDD-S", "DiffuGPT-S", "DiffuLLaMA 7B"), BASELINE),
     "trees_above_similarity": "in the figures of what methods rest on, of which no table is made",
     "neighbour_feature_similarity": "in the figures of what methods rest on, of which no table is made",
     "accepted_length_kept": "a ratio of the acceptance lengths of two cells, which the table has",
@@ -61,7 +63,11 @@ def plan_experiment(experiment: Experiment, root: Path) -> Planned:
     tasks = {task["key"]: task for task in cells.list_text_tasks(config)}
     planned_cells = [cell for cell in cells.cells(config, []) if cell.role in ("reference", "method")]
     rows = [list_cell_columns(cell, tasks.get(cell.spec.get("task", ""))) for cell in planned_cells]
-    asked = [{"task_kind": task["kind"], "accuracy": None} for task in tasks.values() if task["kind"] in ASKED]
+    asked = [
+        {"task_kind": task["kind"], "model": task["model"], "accuracy": None}
+        for task in tasks.values()
+        if task["kind"] in ASKED
+    ]
     return Planned(experiment, raw, config, [*rows, *list_answers(asked)], list_sizes(config, cells.kinds(config)))
 
 
@@ -75,19 +81,24 @@ def read_networks(file: Path) -> dict[str, list[str]]:
 def is_network(
     paper: PaperRow, planned: Planned, row: Mapping[str, Any], networks: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Return whether a summary row of an experiment is of the network, prompts and batch of a printed number; a row
-    without a model, of its answers, stands for all. True on embedded models, which stand for any network."""
+    """Return whether a summary row of an experiment is of the network and prompts of a printed number; a row without
+    a model, of its answers, stands for all. True on embedded models, which stand for any network."""
     if not planned.experiment.is_published:
         return True
     model, conditions = row.get("model"), parse_settings(paper["conditions"])
-    if "batch" in conditions and row.get("batch") not in (None, conditions["batch"]):
-        return False
     words = [*networks.get(paper["model"], []), *(f"-{conditions[n]}" for n in ("resolution",) if n in conditions)]
     models = planned.raw["models"]
     entries = [describe_model(planned, name) for name in ([model] if model else models)]
     prompts = str((planned.raw.get("image") or {}).get("prompts", {}).get("file", ""))
     is_asked = PROMPTS.get(str(conditions.get("prompts")), "") in prompts
     return is_asked and any(all(word in entry for word in words) for entry in entries)
+
+
+def has_batch(paper: PaperRow, planned: Planned, row: Mapping[str, Any]) -> bool:
+    """Return whether a planned row has the batch of a printed number, if that states one. True on embedded models, of
+    which the nearest batch is shown."""
+    batch = parse_settings(paper["conditions"]).get("batch")
+    return not planned.experiment.is_published or batch is None or row.get("batch") == batch
 
 
 def describe_model(planned: Planned, name: str) -> str:
@@ -111,8 +122,6 @@ def explain_missing(planned: Planned, row: Mapping[str, Any], metric: str) -> st
     """Explain why a planned row will not have a metric; "" if it will."""
     kind, config, task = row["kind"], planned.config, row.get("task")
     tested = [f"p_{name}_welch" for name in COMPARED.get(kind, ())]
-    if metric in REASONS:
-        return REASONS[metric]
     if metric not in {*study.list_measures(kind), *RELATIVE, *tested, *PATHS, "accuracy"}:
         return f"no metric {metric}"
     if metric == "speedup" and config.timing.methods != "all":
@@ -160,9 +169,12 @@ def find_maker(
 ) -> tuple[str, str]:
     """Find the experiment that makes a printed number: its name and "", or the likeliest one's and why it does not."""
     where, reason = "", "no experiment names the table"
+    for name in (paper["model"], paper["metric"]):
+        if name in REASONS:
+            return where, REASONS[name]
     for planned in list_candidates(paper, key, experiments):
         matching = [row for row in planned.rows if is_match(paper, row, planned.sizes)]
-        ours = [row for row in matching if is_network(paper, planned, row, networks)]
+        ours = [r for r in matching if is_network(paper, planned, r, networks) and has_batch(paper, planned, r)]
         reasons = [explain_missing(planned, row, paper["metric"]) for row in ours]
         if "" in reasons:
             return planned.experiment.file.stem, ""
