@@ -21,6 +21,8 @@ MEASURES = {
     "depth": ("calls one after another", "per image", "lower"),
     "target_head_rows": ("rows of the head", "per image", "lower"),
     "seconds": ("seconds per image", "measured", "lower"),
+    "target_seconds": ("seconds of the target's networks", "measured", "lower"),
+    "resampling_seconds": ("seconds of draws from the residual", "measured", "lower"),
     "head_share": ("share of the head", "", "none"),
     "test_share": ("share of the test of drafts", "", "none"),
 }
@@ -94,10 +96,13 @@ def break_down_time(sample: Any) -> dict[str, Any]:
     head, network, test = (
         sum(spent for name, spent in times.items() if any(mark in name for mark in marks)) for marks in PARTS.values()
     )
+    target = [times[name] for name in ("target_network_seconds", "target_head_seconds") if name in times]
     seconds = float((sample.shard.seconds / sample.shard.batch).mean())
     return {
         "seconds": seconds,
         **{name: times.get(name) for name in ("target_network_seconds", "target_head_seconds")},
+        "target_seconds": sum(target) if target else None,
+        "resampling_seconds": sum(spent for name, spent in times.items() if "_residual_" in name),
         "head_share": head / (head + network) if head + network else None,
         "test_seconds": test,
         "test_share": test / seconds if (sample.shard.accepted >= 0).any() else None,

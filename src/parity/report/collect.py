@@ -348,9 +348,9 @@ def gather(
     accuracy = files.read_accuracy()
     table = pd.DataFrame(summary)
     models = weights.list_models(settings, "discrete") if settings.image is not None else {}
-    vocab = {name: weights.list_option_sizes(model)["vocab"] for name, model in models.items()}
+    sizes = list_sizes(settings, files.kinds)
     answers = published.list_answers(accuracy)
-    joined = published.join_published(paper_rows, table, vocab, answers, find_paper_networks(models))
+    joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
     return Gathered(
         settings, files, list(files.kinds), table, tabulate_tests(equality), pd.DataFrame(verdicts),
         pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files), self_tests.read(),
@@ -361,6 +361,12 @@ def gather(
 def tabulate_tests(tests: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate tests, a row each; without one the table has the columns that the page reads."""
     return pd.DataFrame(tests) if tests else pd.DataFrame(columns=TESTS)
+
+
+def list_sizes(settings: Config, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
+    """List the sizes that bound options, by model of these kinds."""
+    models = [named for kind in kinds for named in weights.list_models(settings, kind).items()]
+    return {name: weights.list_option_sizes(model) for name, model in models}
 
 
 def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
