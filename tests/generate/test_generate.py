@@ -102,7 +102,7 @@ def test_frames_fill_in_a_picture(pictures, tmp_path):
 
 
 def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
-    command.save_pictures(pictures[:1], tmp_path / "circle.png")
+    command.save_made(pictures[:1], tmp_path / "circle.png")
     facts = json.loads(Image.open(tmp_path / "circle.png").info["parity"])
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
@@ -183,7 +183,7 @@ def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_p
 def test_a_folder_of_pictures_is_made(tmp_path, run_main, out):
     given = ["a large red circle on a blue background", "--method", "ar", "--n", "2", "--device", "cpu"]
     run_main(command.main, *given, "--out", tmp_path / out)
-    assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png"]
+    assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png", "images.json"]
 
 
 @pytest.mark.parametrize(
