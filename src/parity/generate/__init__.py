@@ -181,7 +181,7 @@ class Generator:
     def list_facts(self, method: str, chosen: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """List what tokens depend on, beside the prompt: see `Made.facts`."""
         setting = self.case.setting
-        shared = {name: setting[name] for name in ("revision", "sampling", "cache") if name in setting}
+        shared: dict[str, Any] = {name: setting[name] for name in ("revision", "sampling", "cache") if name in setting}
         dtype = {"dtype": self.dtype} if self.kind == "discrete" else {}
         return {"model": self.case.model, **shared, **dtype, "method": method, "options": dict(chosen), "seed": seed}
 
