@@ -217,7 +217,7 @@ def show_runs(row: SummaryRow, name: str, scale: float = 1.0) -> Entry | None:
     """Show the mean of a figure over runs, with their standard deviation beneath it, as papers print it; None for one
     of a single run."""
     sd = row.get(f"{name}_runs_sd")
-    if is_missing(sd):
+    if sd is None or is_missing(sd):
         return None
     decimals = count_decimals(scale * sd) if scale * sd > NOUGHT else 2
     spread = f"±{SPACE}{scale * sd:,.{decimals}f} (sd of {int(row['runs'])} runs)"
