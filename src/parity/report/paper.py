@@ -24,9 +24,11 @@ def main() -> None:
     parser.add_argument("--snakefile", required=True)
     add_arguments(parser, "experiments+", "published", "out")
     a = parser.parse_args()
-    codes = run_files(a.experiments, a.words, a.snakefile)
+    described = [read_experiment_file(file) for file in a.experiments]
+    fetched = [] if a.config.get("stand_in") else [e.file for e in described if e.is_published]
+    codes = run_files(a.experiments, a.words, a.snakefile, fetched)
     for key in a.papers:
-        files = [file for file in a.experiments if read_experiment_file(file).paper == key]
+        files = [experiment.file for experiment in described if experiment.paper == key]
         results = {file: find_results(file, a.config) for file in files}
         failed = [file.stem for file in files if codes[file]]
         page = a.out / f"{key}.html"
