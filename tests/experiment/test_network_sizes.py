@@ -9,6 +9,8 @@ from torch import nn
 from transformers import (
     ChameleonConfig,
     ChameleonForConditionalGeneration,
+    Emu3Config,
+    Emu3ForConditionalGeneration,
     GPT2Config,
     GPT2LMHeadModel,
     T5Config,
@@ -22,6 +24,7 @@ from parity.experiment import cells, checks, job_resources, weights
 from parity.experiment.job_resources import Job
 from parity.experiment.network_sizes import RELEASED, describe, list_networks
 from parity.experiment.schema import ModelSpec
+from parity.models.anysubset import mdlm
 from parity.models.continuous import harmon, kl, mar, xar
 from parity.models.discrete import chameleon, llamagen, vq
 from parity.models.discrete.load import load_networks
@@ -40,6 +43,7 @@ def make_chameleon() -> nn.Module:
     return ChameleonForConditionalGeneration(ChameleonConfig(vocabulary_map={"<image>": 1, "IMGIMGAZ": 2}))
 
 
+MDLM = {"vocab_size": 50258, "hidden_dim": 768, "cond_dim": 128, "n_blocks": 12, "n_heads": 12}
 NETWORKS = {
     "Alpha-VLLM/Lumina-mGPT-7B-768:.": make_chameleon,
     "GAIR/Anole-7b-v0.1:tokenizer/vqgan.ckpt": lambda: chameleon.VQGAN(
@@ -48,6 +52,8 @@ NETWORKS = {
     "peizesun/llamagen_t2i:t2i_XL_stage1_256.pt": lambda: llamagen.Transformer(XL),
     "peizesun/llamagen_t2i:vq_ds16_t2i.pt": lambda: vq.VQ(vq.VQConfig()),
     "google/flan-t5-xl:.": lambda: T5EncoderModel(T5Config(**T5, feed_forward_proj="gated-gelu")),
+    "jadohu/anole_drafter:.": lambda: chameleon.Drafter(ChameleonConfig(vocabulary_map={"<image>": 1, "IMGIMGAZ": 2})),
+    "Emu3-community/Emu3-Gen-hf:.": lambda: Emu3ForConditionalGeneration(Emu3Config(vocabulary_map={"<image>": 1})),
     "jadohu/llamagen_drafter:.": lambda: llamagen.CaptionedDrafter(replace(XL, layers=1)),
     "jadechoghari/mar:mar-huge.safetensors": lambda: mar.MARNet(mar.MARConfig(**H, **HEAD_H)),
     "jadechoghari/mar:kl16.safetensors": lambda: kl.KL(kl.KLConfig()),
@@ -57,6 +63,8 @@ NETWORKS = {
         XLNetConfig(vocab_size=32000, d_model=768, n_layer=12, n_head=12, d_inner=3072)
     ),
     "xlnet/xlnet-large-cased:.": lambda: XLNetLMHeadModel(XLNetConfig()),
+    "openai-community/gpt2:.": lambda: GPT2LMHeadModel(GPT2Config()),
+    "kuleshov-group/mdlm-owt:.": lambda: mdlm.build(MDLM),
     "openai-community/gpt2-large:.": lambda: GPT2LMHeadModel(GPT2Config(n_embd=1280, n_layer=36, n_head=20)),
 }
 

@@ -213,3 +213,25 @@ def test_rows_that_a_task_leaves_out_are_counted(tmp_path):
     assert line.startswith("4 of the 9 rows of ")
     assert "text.tasks.last_word" in line
     assert readers.describe_unread("last_word", {"data": str(file), "rows": 9}) == []
+
+
+def test_xlnet_ends_each_line_as_its_tokenizer_does(tmp_path):
+    """Blank lines are texts of that tokenizer, as in appendix K of the paper; others leave them out."""
+
+    class Marked:
+        end, keeps_blank, separator = [4, 3, 2], True, 4
+
+        def encode(self, text):
+            return [10] * len(text.split())
+
+    class Plain(Marked):
+        end, keeps_blank = [4], False
+
+    (tmp_path / "wiki.txt").write_text("\n = a title = \n\n two words\n")
+    settings = make_settings(data=str(tmp_path / "wiki.txt"), rows=1)
+    marked = [4, 3, 2, 10, 10, 10, 10, 4, 3, 2, 4, 3, 2, 10, 10, 4, 3, 2]
+    assert tasks.pack_texts(settings | {"length": len(marked)}, Marked()) == [marked]
+    plain = [10, 10, 10, 10, 4, 10, 10, 4]
+    assert tasks.pack_texts(settings | {"length": len(plain)}, Plain()) == [plain]
+    with pytest.raises(ConfigError, match="holds 0 texts of 19 tokens"):
+        tasks.pack_texts(settings | {"length": len(marked) + 1}, Marked())

@@ -9,6 +9,7 @@ from parity_decoders.anysubset.assd_quadratic import assd_quadratic
 from parity_decoders.anysubset.gpt2 import gpt2
 from parity_decoders.anysubset.sequential import sequential
 from parity_decoders.anysubset.sigma_gpt import sigma_gpt
+from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.protocols.anysubset import Infilling, make_infilling
 
@@ -142,8 +143,21 @@ def test_gpt2_draws_the_same_with_and_without_a_cache():
     p = Causal(net, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, ranks, ranks)
     judged = compute_log_probabilities(net, plain.tokens, 0, 1)[:, 6]
     torch.testing.assert_close(p[:, 0].gather(1, plain.tokens[:, 6:7])[:, 0].log(), judged, atol=1e-5, rtol=0)
+    several = torch.tensor([[6, 9]]).repeat(B, 1)
+    for cache in (True, False):
+        both = Causal(net, 0, 1, cache).laws(plain.tokens, prefix.order, prefix.begin, several, several)
+        torch.testing.assert_close(both[:, 0], p[:, 0])
     with pytest.raises(ValueError, match="allowed for a causal model: 1"):
-        Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, ranks.repeat(1, 2), ranks.repeat(1, 2))
+        Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, several, ranks.repeat(1, 2))
+    with pytest.raises(DecodingError, match="row 2: known tokens after hidden ones; allowed for a causal model"):
+        scattered = prefix.order.clone()
+        scattered[2] = scattered[2].flip(0)
+        Causal(net, 0, 1, False).laws(plain.tokens, scattered, prefix.begin, ranks, ranks)
+    one_past = Causal(net, V, 1, True)  # a mask that the network lacks is not read and not drawn
+    masked = torch.where(known_mask, words, V)
+    law = one_past.laws(masked, prefix.order, prefix.begin, prefix.begin[:, None], prefix.begin[:, None])
+    assert law.shape == (B, 1, V + 1)
+    assert (law[..., V] == 0).all()
 
 
 def test_an_unknown_word_is_named():

@@ -12,7 +12,7 @@ from parity_decoders.protocols.continuous import Start, draw_order, make_path_no
 
 from parity.decode.continuous import record
 from parity.models import fetch
-from parity.models.continuous import harmon, kl, load
+from parity.models.continuous import harmon, kl, load, xar
 from parity.models.continuous.diffusion import HeadSampling, respace_steps
 from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
@@ -278,6 +278,28 @@ def test_harmons_tables_are_resized_in_float64():
         before, grid = state[name].double()[0].split([state[name].shape[1] - 4, 4])
         expected = torch.einsum("ai,bj,ijd->abd", lines, lines, grid.view(2, 2, -1)).flatten(0, 1)
         assert (table[0] - torch.cat([before, expected])).abs().max() < 1e-15
+
+
+def test_xar_read_token_by_token_keeps_each_positions_embedding():
+    """Weights of cells of 2 x 2, read with cell 1: a token alone, without others to read, has the velocity that it has
+    in a cell whose other tokens it may not read. In the order of the cells it would have another's."""
+    trained = randomize(XARNet(replace(XAR_SMALL, cell=2)))
+    config = replace(XAR_SMALL, cell=1)
+    state = xar.regroup(trained.state_dict(), trained.config, 1)
+    token_by_token, not_regrouped = XARNet(config).eval(), XARNet(config).eval()
+    token_by_token.load_state_dict(state)
+    not_regrouped.load_state_dict(trained.state_dict())
+    grid, t, label = torch.randn(1, 16, 3), torch.full((1, 1), 0.5), torch.tensor([2])
+    itself = torch.eye(16, dtype=torch.bool)
+    every = torch.arange(16)[None]
+    with torch.no_grad():
+        cells, _ = trained(fold(grid, 2), t, label, every[:, :4], itself)
+        tokens, _ = token_by_token(grid, t, label, every, itself)
+        wrong, _ = not_regrouped(grid, t, label, every, itself)
+    torch.testing.assert_close(tokens, unfold(cells, 2), rtol=1e-4, atol=1e-4)
+    assert (wrong - tokens).abs().max() > 0.1
+    there_and_back = xar.regroup(state, config, 2)
+    assert all(torch.equal(there_and_back[name], value) for name, value in trained.state_dict().items())
 
 
 def test_bad_sizes_of_xar_are_one_line():

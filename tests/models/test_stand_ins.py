@@ -99,6 +99,26 @@ def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys,
     assert [loaded.class_of(i) for i in range(2)] == named  # not the names of Scenes' classes
 
 
+def test_xar_is_read_token_by_token(tmp_path):
+    """`network: {cell: 1}` of weights of one cell of 4 x 4: sixteen ranks of a token each, and with 2 four of four."""
+    files = {part: tmp_path / file for part, file in write("xar_tokens", tmp_path).items()}
+    entry = list_files(files) | {"network": {"grid": 4}}
+    sizes = []
+    for cell in (2, 1):
+        entry["network"]["cell"] = cell
+        loaded, pictures = decode_pictures(make_config("xar", entry, tmp_path), "xar", tmp_path / str(cell))
+        target = loaded.model("target", range(2), dict(SAMPLING))
+        sizes.append((target.length, target.dim, [shown.shape for shown in pictures]))
+    assert sizes == [(4, 64, [(2, 8, 8, 3)] * 2), (16, 16, [(2, 8, 8, 3)] * 2)]
+    entry["network"]["cell"] = 3
+    with pytest.raises(ConfigError, match=r"models.xar.network = .*'cell': 3.*allowed: a multiple of cell"):
+        checks.make_config(make_config("xar", entry, tmp_path))
+    with pytest.raises(ParityError, match="cell 3: allowed: a divisor of its 4 tokens a side"):
+        convert("xar", files["target"], None, files["kl"], tmp_path / "w", cell=3)
+    with pytest.raises(ParityError, match="--cell 1: mar has no cells; allowed: none"):
+        convert("mar", files["target"], None, files["kl"], tmp_path / "w", cell=1)
+
+
 def list_files(files):
     """Make the entry of published files, each with its digest; a tokenizer's folder counts as its tokenizer.json."""
     one = {p: f / "tokenizer.json" if f.is_dir() and p == "tokenizer" else f for p, f in files.items()}

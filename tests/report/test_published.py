@@ -14,7 +14,7 @@ from parity.report import published, shared_sections
 from parity.report.published import join_published, read_published
 
 FILES = sorted((Path(__file__).parents[2] / "workflow/published").glob("*.csv"))
-VOCAB = {"scenes": 1024}
+SIZES = {"scenes": {"vocab": 1024, "length": 256}}
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
@@ -43,7 +43,7 @@ def paper_row(method="sjd", options=None, metric="clip_score", value=0.32, kind=
 
 def join_rows(*lines, rows=None):
     """Join published numbers with the summary `images`, or `rows`; the paper's model M is ours."""
-    return join_published(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
+    return join_published(pd.DataFrame(lines), images() if rows is None else rows, SIZES, (), {"scenes": "M"})
 
 
 def test_a_number_is_joined_with_the_cell_of_its_options():
@@ -58,6 +58,19 @@ def test_a_number_is_joined_with_the_cell_of_its_options():
     assert pd.isna(table.iloc[0]["difference"])
 
 
+def test_networks_that_are_not_run_are_the_papers():
+    """Of a table that has a number of ours: not of another table, nor of a network that is run with other options."""
+    theirs = {"model": "N", "conditions": '{"model": "n"}'}
+    lines = [paper_row(options={"window": 16}), paper_row(**theirs), paper_row(options={"window": 1})]
+    table = join_rows(*lines, paper_row(table="Table 8", **theirs))
+    assert table["model"].tolist() == ["M", "N"]
+    assert table["key"].tolist() == ["sjd{'window': 16}", "the paper's"]
+    assert pd.isna(table.iloc[1]["ours"])
+    page = shared_sections.show_published(table, {}, "")
+    assert page.rows[1][-1].text == "the paper's"
+    assert join_rows(paper_row(**theirs)).empty
+
+
 def test_no_difference_is_taken_between_networks():
     lines = [
         paper_row(options={"window": 16}),
@@ -65,7 +78,7 @@ def test_no_difference_is_taken_between_networks():
         paper_row("ar", value=0.3),
     ]
     for networks in ({}, {"scenes": "another"}, None):
-        table = join_published(pd.DataFrame(lines), images(), VOCAB, (), networks)
+        table = join_published(pd.DataFrame(lines), images(), SIZES, (), networks)
         assert table["ours"].notna().all()
         assert table["difference"].isna().all()
         assert "Difference" not in [heading for heading, _ in shared_sections.show_published(table, {}, "").columns]
@@ -134,6 +147,7 @@ def test_every_published_text_can_be_run():
     for _, p in papers.drop_duplicates(["conditions", "method", "options"]).iterrows():
         conditions = json.loads(p["conditions"])
         task, cache = conditions.pop("task"), [conditions.pop("cache", True)]
+        conditions.pop("model", None)
         chosen = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
         variants = {find_plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
         make_config({"text": {"methods": variants, "cache": cache, "tasks": {task: [conditions]}}})

@@ -6,6 +6,7 @@ DEFINES  EXPERIMENT  the checked configuration; AS_GIVEN before the check
          GROUPS      cells that are compared with one reference, by the path of their speeds
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
+         PAPER_TARGETS  the papers that a target makes all of, by its name
          ANEW        an input of the first jobs if Snakemake's record of what results were made from was lost
 
 A wrong configuration stops here, before any job, with one line that names the key, the value and what is allowed.
@@ -39,8 +40,10 @@ from parity.base import text_files
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
+from parity.experiment import papers as parity_papers
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import absent_data, catalogue, code_digest, config_overlay, job_resources, layers, schema
+from parity.experiment import absent_data, catalogue, code_digest, config_overlay, job_resources, layers, nested_runs
+from parity.experiment import schema
 from parity.inputs import picture_files, readers
 
 
@@ -146,3 +149,5 @@ try:
 except ParityError as error:
     refuse(error)
 RESULT = f"results/{EXPERIMENT.experiment}"
+PAPER_TARGETS = {key: [key] for key, _ in parity_papers.PAPERS.values()}
+PAPER_TARGETS["papers"] = list(PAPER_TARGETS)

@@ -3,6 +3,7 @@
 Everything stops here, before any job, with one line that names the key, the value and what is allowed.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from parity.experiment import (
     tuned,
     weights,
 )
-from parity.experiment.cells import Cell, cells, kinds, wrap_in_list
+from parity.experiment.cells import Cell, cells, kinds, lacks_companion, wrap_in_list
 from parity.experiment.config_overlay import resolve_paths, scale_config
 from parity.experiment.options import (
     KINDS,
@@ -41,6 +42,7 @@ from parity.experiment.schema import (
     ImageSection,
     ModelSpec,
     PromptSpec,
+    ShardedSection,
     TextSection,
     validate,
 )
@@ -85,12 +87,18 @@ def count_prompts(config: Config) -> Config:
 
 
 def describe_unread(config: Config) -> list[str]:
-    """Describe in a line each prompt set of which a default limit, or the file itself, leaves out prompts."""
+    """Describe in a line each prompt set of which a default limit, or the file itself, leaves out prompts, and each
+    method that is not run on a model without a draft model."""
     specs: dict[str, PromptSpec | None] = {
         "image.prompts": config.image.prompts if config.image else None,
         "continuous.captions": config.continuous.captions if config.continuous else None,
     }
     lines = []
+    for method, (name, model) in itertools.product(
+        config.continuous.methods if config.continuous else (), weights.list_models(config, "continuous").items()
+    ):
+        if lacks_companion("continuous", method, model):
+            lines.append(f"models.{name} names no draft model: {method} is not run on it")
     for key, spec in specs.items():
         if spec is not None and "limit" not in spec.model_fields_set:
             number = sum(1 for _ in prompt_files.iter_rows(spec, Path(), f"{key}.file = {spec.file!r}"))
@@ -116,7 +124,7 @@ def make_config(raw: dict[str, Any]) -> Config:
     if value.image is not None:
         check_image(value.image, weights.list_models(value, "discrete"))
     if value.text is not None:
-        check_text(value.text)
+        check_text(value.text, weights.list_models(value, "anysubset"))
     if value.continuous is not None:
         check_continuous(value.continuous, weights.list_models(value, "continuous"))
     check_studies(value)
@@ -146,7 +154,7 @@ def check_models(value: Config) -> None:
         model_checks.check_files(name, spec)
         checkpoint_files.check_model(name, spec)
         if kind == "anysubset":
-            model_checks.check_text_folders(name, spec.files)
+            model_checks.check_text_folders(name, spec.files, weights.read_family(spec.family)["files"][0])
 
 
 def check_judges(value: Config) -> None:
@@ -223,12 +231,14 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
         check_at_most("discrete", section.methods, weights.list_option_sizes(spec), f"models.{model}")
 
 
-def check_text(section: TextSection) -> None:
-    """Check that data files exist, and that methods that read one kind of prompt have an infilling task with it."""
+def check_text(section: TextSection, models: dict[str, ModelSpec]) -> None:
+    """Check that data files exist, that methods that read one kind of prompt have an infilling task with it, that a
+    model runs each method, and that models that read from left to right alone have prompts that are prefixes."""
     for kind, tasks in section.tasks:
         for i, task in enumerate(tasks):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
                 raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: {describe_missing(Path(task.data))}")
+    check_shards("text", section, section.tasks.count_fewest(), "texts of a task")
     prompts = {t.prompt for t in section.tasks.infilling}
     for method in section.methods:
         prompt = declaration("anysubset", method).PROMPT
@@ -237,22 +247,42 @@ def check_text(section: TextSection) -> None:
                 f"text.methods.{method}: reads from left to right;"
                 f" allowed: with an infilling task whose prompt is {prompt!r}"
             )
+        if not any(method in weights.list_text_methods(spec) for spec in models.values()):
+            allowed = ", ".join(
+                dict.fromkeys(name for spec in models.values() for name in weights.list_text_methods(spec))
+            )
+            raise ConfigError(f"text.methods.{method}: no model runs it ({', '.join(models)}); allowed: {allowed}")
+    for model, spec in models.items():
+        wanted = weights.read_family(spec.family).get("prompt", "")
+        if wanted and (others := prompts - {wanted}):
+            raise ConfigError(
+                f"text.tasks.infilling: prompt = {min(others)!r}: {model} reads from left to right alone;"
+                f" allowed: {wanted!r}"
+            )
 
 
 def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -> None:
     """Check captions, and that each model has its files, is as large as options, and can do what settings ask for."""
     if section.captions is not None:
         read_captions(section)
-    drafted = any(needs("continuous", m) == "draft" for m in section.methods)
+    check_shards("continuous", section, section.images, "images of a run")
+    drafting = [m for m in section.methods if needs("continuous", m) == "draft"]
+    single = [model for model, spec in models.items() if drafting and lacks_companion("continuous", drafting[0], spec)]
     for model, spec in models.items():
         family = weights.read_family(spec.family)
         model_checks.check_captions(model, spec, section.captions)
-        model_checks.check_pair(model, drafted, spec)
+        model_checks.check_pair(model, bool(drafting) and (model not in single or len(single) == len(models)), spec)
         tokens = weights.list_option_sizes(spec)
         check_at_most("continuous", section.methods, tokens, f"the {tokens['length']} tokens of an image ({model})")
         check_head(model, family, section)
         if family["causal"]:
             check_causal(model, section)
+
+
+def check_shards(name: str, section: ShardedSection, rows: int, noun: str) -> None:
+    """Raise ConfigError for more shards than a cell of the section `name` has rows; `noun` says what these are."""
+    if section.shards is not None and section.shards > rows:
+        raise ConfigError(f"{name}.shards = {section.shards}: more than the {rows} {noun}; allowed: at most that")
 
 
 def read_captions(section: ContinuousSection) -> list[str]:

@@ -18,7 +18,15 @@ from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
 from parity.base.text_files import read_text
-from parity.experiment.schema import CLASSES, Config, ContinuousSection, ImageSection, PromptSpec, TextSection
+from parity.experiment.schema import (
+    CLASSES,
+    Config,
+    ContinuousSection,
+    ImageSection,
+    PromptSpec,
+    ShardedSection,
+    TextSection,
+)
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
 FEWEST = 2  # smallest number of prompts, texts or images of which a figure with an error can be made
@@ -165,10 +173,16 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
     return raw
 
 
+def limit_shards(section: ShardedSection, rows: int) -> dict[str, int]:
+    """Limit the shards of a section, if it names them, to the rows of its smallest cell: its new `shards`, or {}."""
+    return {} if section.shards is None else {"shards": min(section.shards, rows)}
+
+
 def scale_config(config: Config) -> Config:
     """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
-    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two, or of
-    images that are compared with a reference FEWEST_COMPARED. The configuration itself if nothing is left out."""
+    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two, of
+    runs too, or of images that are compared with a reference FEWEST_COMPARED. The configuration itself if nothing is
+    left out."""
     is_trial = config.stand_in is True or getattr(config.stand_in, "size", "") == "small"
     if config.scale == 1 and not is_trial:
         return config
@@ -193,9 +207,14 @@ def scale_config(config: Config) -> Config:
             kind: [task.model_copy(update={"rows": share(task.rows)}) for task in task_list]
             for kind, task_list in config.text.tasks
         }
-        update["text"] = config.text.model_copy(update={"tasks": config.text.tasks.model_copy(update=tasks)})
+        fewer = config.text.tasks.model_copy(update=tasks)
+        update["text"] = config.text.model_copy(
+            update={"tasks": fewer, **limit_shards(config.text, fewer.count_fewest())}
+        )
     if config.continuous is not None:
+        images = share(config.continuous.images, config.continuous.reference)
+        repeats = min(config.continuous.repeats, FEWEST) if is_trial else config.continuous.repeats
         update["continuous"] = config.continuous.model_copy(
-            update={"images": share(config.continuous.images, config.continuous.reference)}
+            update={"images": images, "repeats": repeats, **limit_shards(config.continuous, images)}
         )
     return config.model_copy(update=update)

@@ -134,6 +134,11 @@ def estimate_pass(network: Network, tokens: int, probabilities: int, width: int)
     return float(ACTIVATIONS) * network.width * tokens * width + 4.0 * COPIES * probabilities
 
 
+def find_text_network(networks: Networks) -> str:
+    """Find the name of a text model's network, beside its judge's."""
+    return next(name for name in networks if name != "judge")
+
+
 def estimate_texts(network: Network, shape: Shape) -> float:
     """Estimate the bytes of a pass of two streams over whole texts, whose scores of attention are held."""
     scores = 16.0 * shape.rows * (network.keys // 64 + 1) * shape.length**2
@@ -145,7 +150,7 @@ def estimate_decoding(job: Job, networks: Networks, shape: Shape, width: int) ->
     assert job.cell is not None
     method, rows = job.cell.spec["method"], shape.rows * shape.halves
     if job.kind == "anysubset":
-        name = "judge" if declaration(job.kind, method).NETWORK == "judge" else "xlnet"
+        name = "judge" if declaration(job.kind, method).NETWORK == "judge" else find_text_network(networks)
         return sum_weights(networks, [name], 4) + estimate_texts(networks[name], shape)
     if job.kind == "continuous":
         loaded = sum_weights(networks, ("target", needs(job.kind, method)), width)
@@ -263,7 +268,7 @@ def estimate_loaded(config: Config, job: Job, training: TrainingSpec | None) -> 
     if job.rule == "captions":
         return estimate_encoding(config, networks["text"]) if "text" in networks else 0
     if job.rule == "accuracy":
-        return sum_weights(networks, ["xlnet"], 4)
+        return sum_weights(networks, [find_text_network(networks)], 4)
     width = WIDTH[config.image.dtype] if config.image is not None and job.kind == "discrete" else 4
     if job.rule == "companion":
         assert config.image is not None
@@ -286,7 +291,8 @@ def minutes(config: Config, job: Job, gpu: bool = False) -> int:
     samples = count_samples(config, job.cell)
     networks, _ = list_networks(find_model(config, job))
     shape = measure_shape(config, job.cell, networks)
-    target = next(networks[name] for name in ("net", "target", "xlnet") if name in networks)
+    named = (name for name in ("net", "target") if name in networks)
+    target = networks[next(named, None) or find_text_network(networks)]
 
     def take(rows: float, tokens: float) -> float:
         """Compute the minutes of a pass over so many tokens of each row."""

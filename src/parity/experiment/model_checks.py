@@ -193,12 +193,13 @@ def read_target_sizes(path: Path) -> dict[str, Any]:
 # --- Checks of text models
 
 
-def check_text_folders(model: str, files: dict[str, str]) -> None:
-    """Check that a text model's folders, by component, hold config.json and tokenizer; those in repositories pass."""
+def check_text_folders(model: str, files: dict[str, str], network: str) -> None:
+    """Check that a text model's folders, by component, hold config.json and tokenizer, which may lie in a folder of its
+    own for the component `network`; those in repositories pass."""
     for component, folder in files.items():
         if folder.startswith(HUB):
             continue
-        if component in ("tokenizer", "judge") or (component == "xlnet" and "tokenizer" not in files):
+        if component in ("tokenizer", "judge") or (component == network and "tokenizer" not in files):
             check_tokenizer(Path(folder), f"models.{model}.files.{component}")
         if component != "tokenizer" and not Path(folder, "config.json").is_file():
             raise ConfigError(

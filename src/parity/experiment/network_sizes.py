@@ -40,6 +40,7 @@ def describe_released(parameters: int, bytes_each: int, layers: int = 0, width: 
 
 CHAMELEON = describe_released(7_043_090_432, 2, 32, 4096)
 DRAFTER = describe_released(44_567_040, 2, 1, 1280)
+EMU3 = describe_released(8_762_751_807, 2, 32, 4096)._replace(keys=1024)  # with its vision tokenizer
 XL = describe_released(777_923_840, 4, 36, 1280)
 XLNET = describe_released(116_750_336, 4, 12, 768, vocab=32000)
 # The file holds the encoder, too, of 29,423,616 numbers, which no job loads.
@@ -60,6 +61,8 @@ RELEASED = {
     "google/flan-t5-xl:.": Network(1_223_527_424, 4 * 2_783_959_040, 24, 2048, 2048),  # decoder is not read
     "jadohu/llamagen_drafter:.": DRAFTER,
     "jadohu/llamagen2_drafter:.": DRAFTER,
+    "jadohu/anole_drafter:.": describe_released(504_393_728, 2, 1, 4096),
+    "Emu3-community/Emu3-Gen-hf:.": EMU3,
     "jadechoghari/mar:mar-base.safetensors": describe_released(207_924_768, 4, 12, 768),
     "jadechoghari/mar:mar-large.safetensors": describe_released(478_326_304, 4, 16, 1024),
     "jadechoghari/mar:mar-huge.safetensors": describe_released(942_403_104, 4, 20, 1280),
@@ -72,6 +75,8 @@ RELEASED = {
     "therealgabeguo/ASARM:.": XLNET,
     "xlnet/xlnet-base-cased:.": XLNET,
     "xlnet/xlnet-large-cased:.": describe_released(360_300_800, 4, 24, 1024, vocab=32000),
+    "kuleshov-group/mdlm-owt:.": describe_released(169_627_218, 4, 12, 768, vocab=50258),
+    "openai-community/gpt2:.": describe_released(124_439_808, 4, 12, 768, vocab=50257),
     "openai-community/gpt2-large:.": describe_released(774_030_080, 4, 36, 1280, vocab=50257),
     "timm/vit_base_patch16_clip_224.openai:open_clip_model.safetensors": describe_released(149_620_737, 4),
     "timm/vit_base_patch32_clip_224.openai:open_clip_model.safetensors": describe_released(151_277_313, 4),

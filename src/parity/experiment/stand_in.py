@@ -68,9 +68,9 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
     """List the names of the stand-ins of a published model: the model's, then that of its drafter or judge, if any."""
     family = spec["family"]
     if weights.find_kind(family) == "anysubset":
-        return [family, "gpt2"]
+        return [spec.get("stand_in") or weights.read_family(family).get("stand_in", family), "gpt2"]
     name = spec.get("stand_in") or family
-    drafter = "anole_drafter" if name == "anole" else "eagle_drafter"
+    drafter = "anole_drafter" if family == "chameleon" else "eagle_drafter"
     return [name, drafter] if "drafter" in (spec.get("files") or {}) else [name]
 
 

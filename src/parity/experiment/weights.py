@@ -10,7 +10,7 @@ from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
 from parity.experiment.module_metadata import PACKAGE, modules, read_constant
-from parity.experiment.options import KINDS
+from parity.experiment.options import KINDS, methods
 from parity.experiment.schema import HUB, Config, ModelSpec, NetworkSpec, PromptSpec
 
 ROOT = PACKAGE / "embedded/weights"
@@ -48,6 +48,11 @@ def read_family(family: str) -> dict[str, Any]:
             f"src/parity/models/{kind}/{family}.py: FAMILY has no {lacks[0]!r}; needed: {', '.join(DECLARED[kind])}"
         )
     return values
+
+
+def list_text_methods(spec: ModelSpec) -> tuple[str, ...]:
+    """List the decoders that a text model runs: those that its family names, or all."""
+    return read_family(spec.family).get("methods") or methods("anysubset")
 
 
 def list_models(config: Config, kind: str) -> dict[str, ModelSpec]:

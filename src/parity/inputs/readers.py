@@ -93,6 +93,16 @@ def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
         raise ConfigError(f"data = {name!r}: {error}") from None
 
 
+def read_texts(name: str, keep_blank: bool) -> list[str]:
+    """Read the texts of a file or data set, of plain text the lines, if `keep_blank` the blank ones, too, as data sets
+    of lines have them. Raises ConfigError as `read_rows` does."""
+    texts = [row["text"] for row in read_rows(name, COLUMNS["infilling"], 10**7)]
+    is_plain = not name.startswith("datasets:") and FORMATS.get(text_files.find_suffix(name)) == "lines"
+    if not (keep_blank and is_plain):
+        return texts
+    return text_files.split_lines(text_files.read_text(Path(name)))
+
+
 def read_hub_rows(name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of the data set `datasets:NAME[/CONFIG]:SPLIT`, by default "test", which the library `datasets`
     loads or downloads. Raises ConfigError if the library is not installed."""

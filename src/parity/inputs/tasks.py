@@ -80,15 +80,14 @@ def hide(*pieces: tuple[list[int], bool]) -> MaskedText:
 
 
 def pack_texts(settings: Settings, words: Any) -> list[list[int]]:
-    """Make `rows` texts of `length` tokens each: embedded documents, or pieces of a data file's texts, joined with
-    separators. Raises ConfigError if the file has too few tokens."""
+    """Make `rows` texts of `length` tokens each: embedded documents, or pieces of a data file's texts, each with what
+    the vocabulary ends one with. Raises ConfigError if the file has too few tokens."""
     n = settings["rows"]
     N = settings["length"]
     data = settings["data"]
     if not data:
         return [pack_document(FIRST + i, N, words) for i in range(n)]
-    rows = readers.read_rows(data, readers.COLUMNS["infilling"], 10**7)
-    stream = [t for r in rows for t in [*words.encode(r["text"]), words.separator]]
+    stream = [t for text in readers.read_texts(data, words.keeps_blank) for t in [*words.encode(text), *words.end]]
     texts = [stream[i : i + N] for i in range(0, len(stream) - N + 1, N)][:n]
     if len(texts) < n:
         problem = f"{data!r} holds {len(texts)} texts of {N} tokens"
@@ -138,7 +137,10 @@ def read_stories(settings: Settings) -> list[list[str]]:
 def make_story_task(settings: Settings, words: Any) -> Task:
     """Make the task of stories whose third sentence, or middle three, are hidden; `extra`: the hidden text."""
     missing = {1: (2,), 3: (1, 2, 3)}[settings["missing"]]
-    encoded = [[words.encode(s) for s in sentences] for sentences in read_stories(settings)]
+    encoded = [
+        [words.encode_next(s) if i else words.encode(s) for i, s in enumerate(sentences)]
+        for sentences in read_stories(settings)
+    ]
     rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in encoded]
     extra = [words.decode([t for i in missing for t in sentences[i]]) for sentences in encoded]
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
@@ -206,8 +208,8 @@ def make_last_word_task(settings: Settings, words: Any) -> Task:
     rows = [
         hide(
             (words.encode(beginning), False),
-            (words.encode(final_word), True),
-            (words.encode(stop) if stop else [], False),
+            (words.encode_next(final_word) if beginning else words.encode(final_word), True),
+            (words.encode_next(stop) if stop else [], False),
         )
         for beginning, final_word, stop, _ in passages
     ]
@@ -242,9 +244,24 @@ def make_choice_task(settings: Settings, words: Any) -> Task:
         beginning = words.encode(context)
         for k, ending in enumerate(endings):
             ids.append(f"question-{q}/{k}")
-            rows.append(hide((beginning, False), (words.encode(ending), True)))
+            rows.append(hide((beginning, False), (words.encode_next(ending), True)))
             extra.append([q, k == right, held_out])
     return pack(ids, rows, words.separator, extra)
+
+
+def drop_right_context(task: Task) -> Task:
+    """Drop the known tokens after the hidden ones of each row. Raises ParityError for a row in which hidden and known
+    tokens alternate, or that begins with a hidden one."""
+    positions = np.arange(task.tokens.shape[1])
+    hidden = ~task.known & (positions < task.end[:, None])
+    first, end = hidden.argmax(1), hidden.shape[1] - hidden[:, ::-1].argmax(1)
+    for name, i, j, n in zip(task.ids, first, end, hidden.sum(1), strict=True):
+        if n != j - i or i == 0:
+            raise ParityError(f"{name}: hidden tokens in several places; allowed for a model that reads from left to"
+                              " right: one, with known tokens before it")  # fmt: skip
+    longest = end.max()
+    known = task.known & (positions < end[:, None])
+    return Task(task.ids, task.tokens[:, :longest], known[:, :longest], end, task.extra)
 
 
 BUILT_BY = {
@@ -258,8 +275,10 @@ BUILT_BY = {
 
 def build(task_kind: str, settings: Settings, words: Any) -> Task:
     """Build the task of a kind (BUILT_BY) in the tokens of `words`, with each row `attempts` times in a row, their ids
-    ending in "/0", "/1", ... if that is more than once: an id keys a row's noise."""
+    ending in "/0", "/1", ... if that is more than once: an id keys a row's noise. Rows of a model that reads from left
+    to right alone end with the last hidden token."""
     task = BUILT_BY[task_kind](settings, words)
+    task = drop_right_context(task) if words.prompt == "prefix" else task
     attempts = settings.get("attempts", 1)
     if attempts == 1:
         return task

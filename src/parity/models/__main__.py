@@ -41,8 +41,9 @@ def convert_model() -> None:
     parser.add_argument("--kl", type=Path, help="the autoencoder, where the target's file does not hold it")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json or its folder, for a family that reads captions")
     parser.add_argument("--grid", type=int, default=0, help="tokens a side, where a family can be resized")
+    parser.add_argument("--cell", type=int, default=0, help="tokens a side of a cell, where a family has cells")
     a = parser.parse_args(sys.argv[2:])
-    convert(a.model, a.target, a.draft, a.kl, a.out, a.tokenizer, a.grid)
+    convert(a.model, a.target, a.draft, a.kl, a.out, a.tokenizer, a.grid, a.cell)
 
 
 def add_model() -> None:

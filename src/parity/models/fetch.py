@@ -32,6 +32,7 @@ from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, Netwo
 from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
+RESHAPED = {"grid": "resize", "cell": "regroup"}  # a continuous family's function that gives weights this size
 FILES = (".safetensors", *PICKLED, ".json", ".model")  # a path in a repository that ends otherwise is a folder
 Files = dict[str, Any]  # a manifest's "files", "sha256" and "verified"
 
@@ -159,10 +160,10 @@ def fetch_anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
 
     fetched = fetch_parts(name, spec, folder)
     files = {component: str(path) for component, path in fetched.items()}
-    model_checks.check_text_folders(name, files)
     needed = weights.read_family(spec.family)["files"]
+    model_checks.check_text_folders(name, files, needed[0])
     digests = {component: spec.sha256.get(component) or sha256(Path(files[component])) for component in needed}
-    check_words(files)
+    check_words(files, needed[0])
     check_shapes({"family": spec.family, "source": spec.source, "files": files})
     return {"files": files, "sha256": digests, "verified": list_fetched(name, fetched, digests)}
 
@@ -188,8 +189,9 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Files:
     files = fetch_parts(name, spec, folder)
     module = importlib.import_module(f"parity.models.continuous.{spec.family}")
     sizes = {**module.FAMILY["released"], **spec.network}
-    grid = int(sizes["grid"]) if hasattr(module, "resize") else 0
-    convert(spec.family, files["target"], files.get("draft"), files.get("kl"), folder, files.get("tokenizer"), grid)
+    grid, cell = (int(sizes[key]) if hasattr(module, does) else 0 for key, does in RESHAPED.items())
+    draft, kl, tokenizer = files.get("draft"), files.get("kl"), files.get("tokenizer")
+    convert(spec.family, files["target"], draft, kl, folder, tokenizer, grid, cell)
     for key, value in sizes.items():
         if (has := header(folder / f"{spec.family}.safetensors").get(key, 1)) != value:
             raise ParityError(

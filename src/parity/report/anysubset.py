@@ -82,7 +82,7 @@ def make_share_column(heading: str, name: str) -> Column:
 
 
 ACCURACY = [
-    Column("Task", lambda row: Entry(row["task_kind"].replace("_", " "), style="name")),
+    Column("Task", lambda row: Entry(row["task_kind"].replace("_", " "), row["model"], "name")),
     Column("Questions", "n"),
     Column("Accuracy", lambda row: show_estimate(Estimate(row["accuracy"], row["error"]))),
     make_share_column("of pairs seen in training", "accuracy_known_pairs"),

@@ -43,13 +43,16 @@ def make_entry(name: str, folder: Path, published: bool = False, **changed: Any)
     published: in the sizes of its authors' network, but for those of `changed`."""
     from parity.models import add
     from parity.models.continuous.published import convert
+    from parity.stand_ins.continuous import CELLS
     from parity.stand_ins.discrete import GRID, PIXELS
 
     sizes = {**(list_published_sizes(name) if published else {}), **changed}
     paths = {component: folder / path for component, path in write(name, folder, **sizes).items()}
     files = {component: str(path) for component, path in paths.items()}
     if "target" in paths:
-        convert(name, paths["target"], paths["draft"], paths["kl"], folder / "weights", paths.get("tokenizer"))
+        family, cell = CELLS.get(name, (name, 0))
+        pair = (paths["target"], paths["draft"], paths["kl"])
+        convert(family, *pair, folder / "weights", paths.get("tokenizer"), cell=cell)
         return {"folder": str(folder / "weights")}
     if "model" in paths:
         companions = {component: path for component, path in paths.items() if component != "model"}

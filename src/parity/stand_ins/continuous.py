@@ -2,6 +2,7 @@
 of five, so two pixels a token each way."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from parity.models.continuous.xar import XARConfig, XARNet
 from parity.stand_ins.discrete import diffusion_name
 from parity.stand_ins.text import draw_state, save_tokenizer, train_byte_pairs
 
-WRITES = ("mar", "xar", "harmon")
+WRITES = ("mar", "xar", "xar_tokens", "harmon")
+CELLS = {"xar_tokens": ("xar", 1)}  # the family of a stand-in of another name, and the cell with which it is read
 KL_SIZES = KLConfig(ch=32, ch_mult=(1, 1), res_blocks=1)
 L = {"width": 1024, "encoder": 16, "decoder": 16, "heads": 16}
 PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with which it writes its authors' L and B
@@ -23,6 +25,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with whi
         "target": MARConfig(**L, head_width=1280, head_depth=8), "draft": MARConfig(), "kl": KLConfig(),
     },
     "xar": {"target": XARConfig(**L), "draft": XARConfig(), "kl": KLConfig()},
+    "xar_tokens": {"target": XARConfig(**L), "draft": XARConfig(), "kl": KLConfig()},
 }  # fmt: skip
 QWEN_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -46,6 +49,7 @@ def make_mar_sizes(blocks: int, grid: int = 4) -> MARConfig:
 
 SMALL_MAR = make_mar_sizes(2), make_mar_sizes(1)
 SMALL_XAR = tuple(XARConfig(width=64, heads=1, encoder=blocks, decoder=blocks) for blocks in (2, 1))
+FEW_TOKENS = tuple(replace(sizes, grid=4, cell=4) for sizes in SMALL_XAR)
 
 
 def mar(
@@ -84,6 +88,16 @@ def xar(
         torch.save({**state, **computed}, folder / f"{name}.pth")
         files[component] = f"{name}.pth"
     return files
+
+
+def xar_tokens(
+    folder: Path,
+    target: XARConfig = FEW_TOKENS[0],
+    draft: XARConfig = FEW_TOKENS[1],
+    kl: KLConfig = KL_SIZES,
+) -> dict[str, str]:
+    """Write what `xar` writes, of 4 x 4 tokens, which are read one at a time. Return the paths in `folder` by part."""
+    return xar(folder, target, draft, kl)
 
 
 def make_harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:

@@ -11,14 +11,18 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
+from parity.base.weights import save_weights
 from parity.embedded import stories
 from parity.models.anysubset import causal
+from parity.models.anysubset import mdlm as masked_diffusion
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
 
-WRITES = ("xlnet", "gpt2")
+WRITES = ("xlnet", "gpt2", "gpt2_small", "mdlm")
 PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with which it writes the sizes of its authors
     "xlnet": {"vocab": 32000, "width": 768, "layers": 12, "heads": 12},
     "gpt2": {"sizes": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 1280, "n_layer": 36, "n_head": 20}},
+    "gpt2_small": {"sizes": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}},
+    "mdlm": {"vocab": 50258, "width": 768, "condition": 128, "blocks": 12, "heads": 12},
 }
 END = "<|endoftext|>"  # GPT-2 has no other special token
 MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's tokens begin so
@@ -90,16 +94,46 @@ def xlnet(folder: Path, vocab: int = 0, width: int = 32, layers: int = 2, heads:
 def gpt2(folder: Path, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
     """Write the judge, a folder of a random GPT-2, with its tokenizer in two formats; return {"judge": its name}.
     sizes: of the network, in place of small ones."""
+    return {"judge": write_gpt2(folder / "gpt2-large", sizes, 9)}
+
+
+def gpt2_small(folder: Path, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
+    """Write another random GPT-2 with its tokenizer, the baseline beside any-subset models; return {"gpt2": its name}.
+    sizes: of the network, in place of small ones."""
+    return {"gpt2": write_gpt2(folder / "gpt2-small", sizes, 10)}
+
+
+def mdlm(
+    folder: Path, vocab: int = 0, width: int = 32, condition: int = 16, blocks: int = 2, heads: int = 2
+) -> dict[str, str]:
+    """Write a random MDLM, and GPT-2's tokenizer, which has no mask; return their names. vocab: pieces that the network
+    has; 0 for the tokenizer's and the mask."""
     tokenizer = train_byte_pairs((END,), 320)
     config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
-    save_tokenizer(tokenizer, folder / "gpt2-large", config)
+    save_tokenizer(tokenizer, folder / "gpt2-tokenizer", config)
+    sizes = {"vocab_size": vocab or tokenizer.get_vocab_size() + 1, "hidden_dim": width, "cond_dim": condition}
+    sizes |= {"n_blocks": blocks, "n_heads": heads}
+    net = masked_diffusion.build(sizes)
+    computed = {"backbone.rotary_emb.inv_freq": torch.ones(width // heads // 2)}  # the released network has it as well
+    (folder / "mdlm-owt").mkdir(exist_ok=True)
+    save_weights(draw_state(net, 11, 0.2) | computed, folder / "mdlm-owt/model.safetensors", {})
+    written = {"model_type": "mdlm", "time_conditioning": False, **sizes}
+    (folder / "mdlm-owt/config.json").write_text(json.dumps(written), encoding="utf-8")
+    return {"mdlm": "mdlm-owt", "tokenizer": "gpt2-tokenizer"}
+
+
+def write_gpt2(folder: Path, sizes: Mapping[str, int], seed: int) -> str:
+    """Write a random GPT-2 of a seed, with its tokenizer in two formats, to a folder; return the folder's name."""
+    tokenizer = train_byte_pairs((END,), 320)
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
+    save_tokenizer(tokenizer, folder, config)
     model = json.loads(tokenizer.to_str())["model"]
-    (folder / "gpt2-large/vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), encoding="utf-8")
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), encoding="utf-8")
     merges = "".join(" ".join(pair) + "\n" for pair in model["merges"])
-    (folder / "gpt2-large/merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
     vocab = tokenizer.get_vocab_size()
     small = {"vocab_size": vocab, "n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
     net = causal.build({**small, **sizes, "bos_token_id": vocab - 1, "eos_token_id": vocab - 1})
-    net.load_state_dict(draw_state(net, 9, 0.2))
-    net.save_pretrained(folder / "gpt2-large")
-    return {"judge": "gpt2-large"}
+    net.load_state_dict(draw_state(net, seed, 0.2))
+    net.save_pretrained(folder)
+    return folder.name

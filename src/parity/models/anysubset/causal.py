@@ -1,11 +1,13 @@
 """GPT-2 as an any-subset model of one order, left to right: the autoregressive baseline, and the judge.
 
-A row begins with the separator, as GPT-2's texts do; the known positions must be a prefix (`decoders.gpt2` checks it).
+A row begins with the separator, as GPT-2's texts do; the known positions must be a prefix.
 """
 
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
+from parity_decoders.errors import DecodingError
 from torch import Tensor
 
 from parity.models.anysubset.xlnet import exclude
@@ -22,29 +24,42 @@ def build(config: dict[str, Any]) -> "GPT2LMHeadModel":
 
 
 class Causal:
-    """transformers' GPT-2, cached or not. Satisfies `AnySubsetModel` for one rank a pass, in the identity order."""
+    """transformers' GPT-2, cached or not. Satisfies `AnySubsetModel` in the identity order, for one rank a pass, or for
+    several that are each given all before it."""
 
     def __init__(self, net: "GPT2LMHeadModel", mask: int, separator: int, cache: bool):
-        """Wrap GPT-2. mask, separator: those tokens' ids; cache: whether keys and values are kept from pass to pass."""
+        """Wrap GPT-2. mask, separator: those tokens' ids, the mask's one past the network's if it has none; cache:
+        whether keys and values are kept from pass to pass."""
         self.net = net.eval()
         self.mask = mask
         self.separator = separator
         self.cache = cache
-        self.vocab = net.config.vocab_size
+        self.vocab = max(net.config.vocab_size, mask + 1)
         self.fed = torch.empty(0, dtype=torch.int64)  # [B] how many inputs of each row are in the cache
+        self.checked: Tensor | None = None  # the orders of the batch that was checked last
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, 1, V] of the tokens at positions n_seen [B, 1], given those before them in tokens [B, N].
-        With the cache, only new inputs are run. Raises ValueError unless `ranks` is [B, 1]; `order` is not read."""
-        if ranks.shape[1] != 1:
-            raise ValueError(f"ranks: {ranks.shape[1]} a pass; allowed for a causal model: 1")
+        """Compute laws [B, S, V] of the tokens at positions n_seen [B, S], given those before them in tokens [B, N].
+        With the cache, only new inputs are run, if S is 1. Raises DecodingError if a row is in another order than from
+        left to right, or too long, and ValueError for several ranks that are not given all before them."""
         B, N = tokens.shape
-        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), tokens], 1)  # input i gives position i's law
-        if not self.cache:
+        if order is not self.checked:
+            self.checked = order
+            if (longest := self.net.config.n_positions) < N:
+                raise DecodingError(f"rows of {N} positions; allowed for this causal model: at most {longest}")
+            wrong = (order != torch.arange(N, device=order.device)).any(1)
+            if wrong.any():
+                row = int(wrong.nonzero()[0, 0])
+                raise DecodingError(f"row {row}: known tokens after hidden ones; allowed for a causal model: a prefix")
+        if ranks.shape[1] != 1 and not torch.equal(torch.where(ranks < N, ranks, n_seen), n_seen):
+            raise ValueError(f"ranks: {ranks.shape[1]} a pass, drafted at once; allowed for a causal model: 1")
+        known = tokens.clamp(max=self.net.config.vocab_size - 1)  # a mask that the network lacks is not read
+        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), known], 1)  # input i gives position i's law
+        if not self.cache or ranks.shape[1] != 1:
             logits = self.net(feed[:, : int(n_seen.max()) + 1]).logits
-            input_number = n_seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
-            return exclude(logits.gather(1, input_number), self.mask)
+            input_number = n_seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, logits.shape[-1])
+            return self.exclude_mask(logits.gather(1, input_number))
         n_inputs = n_seen[:, 0] + 1  # how many inputs each law needs; a finished row repeats its last question
         fed = self.fed if self.fed.shape == n_inputs.shape else torch.full_like(n_inputs, -1)
         new_rows = (n_inputs != fed + 1) & (n_inputs != fed) | (fed < 0)
@@ -65,9 +80,13 @@ class Causal:
         mask = self.valid if on_cpu else make_additive_mask(self.valid, width, self.net.dtype)
         cache = {"past_key_values": self.past, "use_cache": True}
         out = self.net(feed.gather(1, position_ids), position_ids=position_ids, attention_mask=mask, **cache)
-        last_slot = (n_inputs - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
+        last_slot = (n_inputs - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, out.logits.shape[-1])
         self.fed = n_inputs
-        return exclude(out.logits.gather(1, last_slot), self.mask)
+        return self.exclude_mask(out.logits.gather(1, last_slot))
+
+    def exclude_mask(self, logits: Tensor) -> Tensor:
+        """Compute laws [..., V] of the network's logits, 0 for the mask, which the network may not have."""
+        return exclude(F.pad(logits, (0, self.vocab - logits.shape[-1])), self.mask)
 
 
 def make_additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -21,7 +21,8 @@ from parity.models.anysubset.vocabulary import Pieces, Words, read_pieces
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")  # these are tied to others, or derived
+# these are tied to others, or derived
+TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
 
 
 @dataclass
@@ -36,8 +37,13 @@ class Loaded:
     def family(self) -> Any:
         return importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
 
+    @property
+    def network(self) -> str:
+        """The name of the part that is the network: the family's first."""
+        return self.family.FAMILY["files"][0]
+
     def file(self, component: str) -> Path:
-        """Return the path of "xlnet", "judge" or "tokenizer", embedded ones verified. Raises ParityError if it is
+        """Return the path of the network, "judge" or "tokenizer", embedded ones verified. Raises ParityError if it is
         gone."""
         file = Path(self.manifest["files"][component])
         if not file.exists():
@@ -51,12 +57,16 @@ class Loaded:
         file = self.file(component)
         if not file.is_dir():
             return Words(header(file)["words"])
-        has_tokenizer = component == "xlnet" and "tokenizer" in self.manifest["files"]
+        has_tokenizer = component == self.network and "tokenizer" in self.manifest["files"]
         return read_pieces(self.file("tokenizer") if has_tokenizer else file)
 
     @cached_property
     def words(self) -> Words | Pieces:
-        return self.vocabulary("xlnet")
+        """The network's vocabulary. A tokenizer without a mask gets one: the number after its last piece's."""
+        words = self.vocabulary(self.network)
+        words.mask = words.vocab if words.mask is None else words.mask
+        words.prompt = self.family.FAMILY.get("prompt", "")
+        return words
 
     @cached_property
     def judge_words(self) -> Words | Pieces:
@@ -81,21 +91,23 @@ class Loaded:
     @cached_property
     def subset_weights(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The any-subset network's configuration, and its weights, which all its models share."""
-        config, weights = self.read("xlnet")
+        config, weights = self.read(self.network)
         if self.manifest["source"] != "embedded":
             with torch.device("meta"):
-                self.rename_weights(self.family.build(config), weights, "xlnet")
+                self.rename_weights(self.family.build(config), weights, self.network)
         return config, weights
 
     @cached_property
     def subset_network(self) -> Any:
         """The any-subset network of transformers, which models without a cache share."""
-        config, weights = self.read("xlnet")
-        return self.fit_weights(self.family.build(config), weights, "xlnet")
+        config, weights = self.read(self.network)
+        return self.fit_weights(self.family.build(config), weights, self.network)
 
     def subset(self, cache: bool) -> AnySubsetModel:
         """Make the any-subset model: our forward with its cache, or transformers'. Raises ParityError for other
         weights."""
+        if hasattr(self.family, "wrap"):
+            return self.family.wrap(self.subset_network, self.words, cache)
         if not cache:
             return self.family.plain(self.subset_network, self.words.mask)
         config, weights = self.subset_weights
@@ -127,7 +139,7 @@ class Loaded:
         """Load a component's weights into transformers' network, and return it on the device, for evaluation. Raises
         ParityError unless all fit, except tied and derived ones."""
         net.load_state_dict(self.rename_weights(net, weights, component), strict=False)
-        net.tie_weights()
+        getattr(net, "tie_weights", lambda: None)()
         return nn.Module.to(net, self.device, self.dtype).eval()
 
     def rename_weights(self, net: Any, weights: dict[str, Tensor], component: str) -> dict[str, Tensor]:
@@ -148,7 +160,7 @@ def check_shapes(manifest: Mapping[str, Any]) -> None:
     """Raise ParityError if the weights of the any-subset network or the judge do not fit its config.json. Their numbers
     are not read."""
     loaded = Loaded(manifest, torch.device("cpu"))
-    for component, build in (("xlnet", loaded.family.build), ("judge", causal.build)):
+    for component, build in ((loaded.network, loaded.family.build), ("judge", causal.build)):
         folder = loaded.file(component)
         try:
             with torch.device("meta"):

@@ -21,7 +21,8 @@ MARKS = {"\n": "<cls>", "\t": "<sep>", "  ": "<unk>", "   ": "<pad>"}
 
 
 class Words:
-    """Texts as numbers of whole words; a published model has its tokenizer instead (`Pieces`)."""
+    """Texts as numbers of whole words; a published model has its tokenizer instead (`Pieces`). `prompt` is "prefix" for
+    a model that reads from left to right alone."""
 
     def __init__(self, words: list[str]):
         """Give each word a number. The embedded stories' mask and separator must be among them."""
@@ -30,6 +31,9 @@ class Words:
         self.mask = self.number[stories.MASK]
         self.separator = self.number[stories.SEPARATOR]
         self.vocab = len(words)
+        self.prompt = ""
+        self.end = [self.separator]  # a packed text ends with these
+        self.keeps_blank = False  # whether blank lines are texts that are packed
 
     def encode(self, text: str) -> list[int]:
         """Encode the words of a text, split at white space. Raises ParityError that names the first unknown word."""
@@ -44,8 +48,9 @@ class Words:
     def decode(self, tokens: list[int]) -> str:
         return " ".join(self.words[t] for t in tokens)
 
-    # source code is encoded like other texts, because line ends and indents are words too
+    # source code is encoded like other texts, because line ends and indents are words too; so is what follows a text
     encode_code = encode
+    encode_next = encode
     decode_code = decode
     decode_line = decode
 
@@ -59,11 +64,23 @@ class Pieces:
         self.mask = tokenizer.mask_token_id
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         self.vocab = len(tokenizer)
+        self.prompt = ""
+        # XLNet's ends a text with <sep><cls>, before the end of text, also where it is blank (appendix K of the paper)
+        around = tokenizer.encode("") if tokenizer.sep_token_id is not None else []
+        self.end = [*around, tokenizer.eos_token_id] if around else [self.separator]
+        self.keeps_blank = bool(around)
         specials = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
+        self.gap = (
+            "" if " " in self.decode([*self.encode("a"), *self.encode("b")]) else " "
+        )  # XLNet's puts spaces itself
         self.marked = specials == tuple(MARKS.values())  # if so, source is read and written with marks
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def encode_next(self, text: str) -> list[int]:
+        """Encode words that follow others, with the space between them."""
+        return self.encode(self.gap + text)
 
     def decode(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens))
@@ -102,11 +119,11 @@ def read_pieces(folder: Path) -> Pieces:
         ) from None
 
 
-def check_words(files: Mapping[str, str]) -> None:
+def check_words(files: Mapping[str, str], network: str = "xlnet") -> None:
     """Raise ParityError if a network has fewer entries than its tokenizer has pieces, or XLNet's tokenizer no mask.
-    `files` are the folders "xlnet", "judge", and "tokenizer" if xlnet's is a folder of its own."""
-    for component in ("xlnet", "judge"):
-        folder = Path(files["tokenizer"] if component == "xlnet" and "tokenizer" in files else files[component])
+    `files` are the folders of the part `network`, "judge", and "tokenizer" if the network's is a folder of its own."""
+    for component in (network, "judge"):
+        folder = Path(files["tokenizer"] if component == network and "tokenizer" in files else files[component])
         pieces = read_pieces(folder)
         try:
             n_pieces = int(foreign_json(Path(files[component], "config.json"))["vocab_size"])

@@ -9,6 +9,7 @@ function `read_config(state)`, which returns its sizes. It may also have
     rename_published(state) -> state    the entries of a file that are this network's
     resize(state, config, grid)         weights for another number of tokens a side than it was trained on; such a
                                         family is released for twice as many
+    regroup(state, config, cell)        weights for cells of another number of tokens a side than it was trained on
     PROMPT, NOTHING                     text around a caption, and the one that guidance compares with: such a family
                                         reads captions with a tokenizer of its own
 """
@@ -94,15 +95,23 @@ def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Ten
     return state, asdict(config)
 
 
-def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
-    """Return a released network's weights by the names of `family`, a module, resized to `grid` tokens a side if that
-    is done, and its sizes. Raises ParityError unless they fit, and the tokenizer too."""
+def fit_network(
+    family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any, cell: int = 0
+) -> tuple[Any, Any]:
+    """Return a released network's weights by the names of `family`, a module, resized to `grid` tokens a side and
+    regrouped in cells of `cell` a side if that is done, and its sizes. Raises ParityError unless they fit, and the
+    tokenizer too."""
     state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
     state = family.rename_published(state) if hasattr(family, "rename_published") else state
     config = read_sizes(family.read_config, state, file)
     if hasattr(family, "resize"):
         state = family.resize(state, config, grid or 2 * config.grid)
         config = replace(config, grid=grid or 2 * config.grid)
+    if cell and hasattr(family, "regroup"):
+        if config.grid % cell:
+            raise ParityError(f"{file}: cell {cell}: allowed: a divisor of its {config.grid} tokens a side")
+        state = family.regroup(state, config, cell)
+        config = replace(config, cell=cell)
     if tokenizer is not None:
         if (words := tokenizer.get_vocab_size()) > config.vocab:
             raise ParityError(f"{file}: {config.vocab} words, and a tokenizer of {words}; allowed: its own tokenizer")
@@ -153,6 +162,7 @@ def convert(
     out: Path,
     tokenizer: Path | None = None,
     grid: int = 0,
+    cell: int = 0,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Write `out`: the pair, its autoencoder, its tokenizer if it has one, and SHA256SUMS. Raises ParityError for a
@@ -160,6 +170,7 @@ def convert(
 
     target, draft, vae  files, or folders of the Hugging Face layout; no draft: the target alone; no vae: the target's
     grid                tokens a side, for a family that can be resized; 0 for what it is released for
+    cell                tokens a side of a cell, for a family that can be regrouped; 0 for what it is released for
     """
     family = importlib.import_module(f"parity.models.continuous.{model}")
     words = None
@@ -169,6 +180,8 @@ def convert(
         raise ParityError(f"--tokenizer {tokenizer}: {model} reads no captions; allowed: none")
     if grid and not hasattr(family, "resize"):
         raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
+    if cell and not hasattr(family, "regroup"):
+        raise ParityError(f"--cell {cell}: {model} has no cells; allowed: none")
     sums: dict[str, str] = {}
 
     def write(name: str, state: dict[str, Tensor], header: dict[str, Any]) -> None:
@@ -181,7 +194,7 @@ def convert(
         if file is not None:
             state, (kind_of_weights, average) = read_published(file)
             tell(f"{file}: {kind_of_weights}")
-            state, config = fit_network(family, state, file, grid, words)
+            state, config = fit_network(family, state, file, grid, words, cell)
             header = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: average}
             write(f"{name}.safetensors", state, header)
     if words is not None:

@@ -1,8 +1,8 @@
 """xAR: the next cell of k x k tokens by flow matching, after noisy earlier cells (in training); class-conditional.
 
 Source: Ren et al. 2025 (xAR), sec. 3; the layout, the sampler and the guidance of the released code, whose parameter
-names these are (its buffers `mask` and `rope.*` are computed here). The continuous-speculation paper takes k = 1, the
-released weights k = 8: four cells of a 16x16 grid.
+names these are (its buffers `mask` and `rope.*` are computed here). The released weights have k = 8, four cells of a
+16x16 grid. The continuous-speculation paper reads them with k = 1 (appendix D), token by token: `regroup`.
 
 Words. Cells are in raster order, and the tokens of a cell in raster order within it. A *rank* is a cell, so a
 decoder sees L = cells tokens of k*k*D numbers; `fold` and `unfold` go between them and the grid. x_t = (1 - t) x + t
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, select_step, walk
-from parity.models.continuous.kl import fold
+from parity.models.continuous.kl import fold, unfold
 from parity.models.continuous.mar import read_trunk
 
 FAMILY = {  # see models.continuous
@@ -40,6 +40,7 @@ FAMILY = {  # see models.continuous
     "reads": ("steps", "temperature", "guidance", "guidance_schedule", "last"),
 }
 
+RELEASED_CELL = 8  # tokens a side of a cell of the released networks, which no file says
 CLEANEST = 0.04  # the last step goes from this time to 0; the released sampler takes its mean
 KeysValues = tuple[Tensor, Tensor]  # these are keys and values of S tokens, each [N, heads, S, width / heads]
 
@@ -323,7 +324,18 @@ def read_config(state: dict[str, Tensor]) -> XARConfig:
     """Read the sizes of a released network from the shapes of its tensors. Raises KeyError for a missing entry."""
     classes = len(state["class_emb.weight"]) - 1
     n_tokens = state["encoder_pos_embed_learned"].shape[1]
-    return XARConfig(classes=classes, grid=math.isqrt(n_tokens), cell=8, **read_trunk(state))
+    grid = math.isqrt(n_tokens)
+    return XARConfig(classes=classes, grid=grid, cell=min(RELEASED_CELL, grid), **read_trunk(state))
+
+
+def regroup(state: dict[str, Tensor], config: XARConfig, cell: int) -> dict[str, Tensor]:
+    """Regroup weights for cells of `cell` tokens a side: every position keeps its embedding, and the tables of
+    positions, which are in the order of the cells, get that of the new ones. config: the sizes before."""
+    state = dict(state)
+    for name in ("encoder_pos_embed_learned", "decoder_pos_embed_learned"):
+        raster = unfold(state[name].view(1, config.cells, -1), config.cell)
+        state[name] = fold(raster, cell).view_as(state[name]).clone()
+    return state
 
 
 Config = XARConfig
