@@ -174,7 +174,7 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
 
 
 def limit_shards(section: ShardedSection, rows: int) -> dict[str, int]:
-    """Limit the shards of a section, if it names them, to the rows of its smallest cell: its new `shards`, or {}."""
+    """Limit the shards of a section, if it names them, to so many rows: its new `shards`, or {}."""
     return {} if section.shards is None else {"shards": min(section.shards, rows)}
 
 
@@ -209,7 +209,7 @@ def scale_config(config: Config) -> Config:
         }
         fewer = config.text.tasks.model_copy(update=tasks)
         update["text"] = config.text.model_copy(
-            update={"tasks": fewer, **limit_shards(config.text, fewer.count_fewest())}
+            update={"tasks": fewer, **limit_shards(config.text, FEWEST if is_trial else fewer.count_fewest())}
         )
     if config.continuous is not None:
         images = share(config.continuous.images, config.continuous.reference)

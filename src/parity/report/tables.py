@@ -216,11 +216,11 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
 def show_runs(row: SummaryRow, name: str, scale: float = 1.0) -> Entry | None:
     """Show the mean of a figure over runs, with their standard deviation beneath it, as papers print it; None for one
     of a single run."""
-    sd = row.get(f"{name}_runs_sd")
-    if sd is None or is_missing(sd):
+    if is_missing(row.get(f"{name}_runs_sd")):
         return None
-    decimals = count_decimals(scale * sd) if scale * sd > NOUGHT else 2
-    spread = f"±{SPACE}{scale * sd:,.{decimals}f} (sd of {int(row['runs'])} runs)"
+    sd = scale * row[f"{name}_runs_sd"]
+    decimals = count_decimals(sd) if sd > NOUGHT else 2
+    spread = f"±{SPACE}{sd:,.{decimals}f} (sd of {int(row['runs'])} runs)"
     return Entry(f"{scale * row[name]:,.{decimals}f}", spread)
 
 
