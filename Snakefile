@@ -2,8 +2,10 @@
 
     snakemake --cores all --resources gpu=1                                          the default experiment
     snakemake --cores all --configfile workflow/experiments/sjd-window.yaml          one of the papers' studies
+    snakemake --cores 1 fetch --configfile workflow/experiments/sjd-table1.yaml      what it needs of the network, downloaded; nothing run
     snakemake --cores all equality                                                   its equality tests alone
     snakemake --cores all image                                                      one section: image, text or continuous
+    snakemake sjd --cores all --resources gpu=1                                      all of a paper: sjd, gsd, vvs, cspd, assd; or papers
     snakemake --cores all --config scale=0.1                                         the same with a tenth of the images
     snakemake --cores all --config 'prompts={limit: 4}' text=null                    any key of it, as YAML; null takes one out
     snakemake --cores all --until decode                                             one rule and all that leads to it; --until takes one name
@@ -33,6 +35,11 @@ include: "workflow/rules/equality.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/field.smk"
 include: "workflow/rules/companions.smk"
+
+
+if MAIN and (ROOT / "workflow/experiments").is_dir():
+
+    include: "workflow/rules/papers.smk"
 
 
 if (ROOT / "recipes").is_dir():

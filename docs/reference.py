@@ -5,33 +5,29 @@ python docs/reference.py [--check]
 """
 
 import argparse
+import csv
 import inspect
 import json
 import re
 import sys
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from parity.base.console import PACKAGE, list_commands
+from parity.experiment import papers
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import KINDS, declaration, find_plain_method, make_option_schema, methods
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.study import list_speeds, metrics
 from parity.experiment.tuned import AUTO
+from parity.report.account import make_account
 from parity.report.settings import explain_decoder
 
 FOLDER = Path(__file__).parent / "reference"
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
-EXPERIMENTS = Path(__file__).parents[1] / "workflow/experiments"
-PAPERS = {  # papers, by their names in the heads of experiment files
-    "SJD": "Speculative Jacobi decoding (SJD), arXiv:2410.01699",
-    "GSD": "Grouped speculative decoding (GSD), arXiv:2508.07747",
-    "VVS": "VVS, arXiv:2511.13587",
-    "CSpD": "Continuous speculative decoding (CSpD), arXiv:2411.11925",
-    "ASSD": "Any-subset speculative decoding (ASSD), arXiv:2504.20456",
-}
-REFERENCE = re.compile(r"(Table|Figure|Algorithm|Appendix)s?|(\d+) to (\d+)|\b(?:\d+[a-z]?|[A-Z](?:\.\d+)?)\b")
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "workflow/experiments"
+PUBLISHED = EXPERIMENTS.parent / "published"
+SETTINGS = EXPERIMENTS.parent / "settings"
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
 
 
@@ -185,52 +181,71 @@ def list_targets() -> list[tuple[str, ...]]:
     return [(f"`{one[1]}`", one[2]) for one in re.finditer(r"^ {4}(snakemake .+?) {2,}(.+)$", head, re.MULTILINE)]
 
 
-def read_head(file: Path) -> str:
-    """Return the comment at the head of an experiment file, up to the lines on how to run it."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    comment = [line[2:] for line in takewhile(lambda line: line.startswith("# "), lines)]
-    return " ".join(takewhile(lambda line: not re.match(r"Run `|About \d|On the paper's own", line), comment))
-
-
-def expand_references(text: str) -> list[str]:
-    """List the tables and figures that a text names: of "Tables 1 to 2, Figure 8" Table 1, Table 2, Figure 8."""
-    references: list[str] = []
-    name = ""
-    for word in re.finditer(
-        r"(Table|Figure|Algorithm|Appendix)s?|(\d+) to (\d+)|\b(?:\d+[a-z]?|[A-Z](?:\.\d+)?)\b", text
-    ):
-        name = word[1] or name
-        numbers = range(int(word[2]), int(word[3]) + 1) if word[2] else [] if word[1] else [word[0]]
-        references += [f"{name} {number}" for number in numbers]
-    return references
-
-
 def map_tables() -> str:
     """Map each table and figure of a paper to the experiment files that make it, from the heads of the files."""
-    files_of: dict[str, dict[str, tuple[list[str], list[str]]]] = {paper: {} for paper in PAPERS}
-    rest = []
-    for file in sorted(EXPERIMENTS.glob("*.yaml"), key=lambda file: file.stem):
-        head, hub = read_head(file), "source: hub" in file.read_text(encoding="utf-8")
-        paper, comma, references = head.partition(":")[0].partition(", ")
-        if paper not in PAPERS or not comma:
-            rest.append((f"`{file.stem}`", head.partition(". ")[0].rstrip(".")))
-            continue
-        for reference in expand_references(references):
-            files_of[paper].setdefault(reference, ([], []))[hub].append(f"`{file.stem}`")
+    experiments = sorted(papers.list_experiments(EXPERIMENTS), key=lambda one: one.file.stem)
     text = "# Tables and figures of the papers\n\nThe file of `workflow/experiments` that makes each ([how to run"
     text += " one](../howto/tables.md)).\n"
-    for paper, title in PAPERS.items():
-        rows = sorted(files_of[paper].items(), key=lambda row: make_natural_key(row[0]))
+    for paper, title in papers.PAPERS.values():
+        files_of: dict[str, tuple[list[str], list[str]]] = {}
+        for one in (one for one in experiments if one.paper == paper):
+            for reference in one.references:
+                files_of.setdefault(reference, ([], []))[one.is_published].append(f"`{one.file.stem}`")
+        rows = sorted(files_of.items(), key=lambda row: papers.make_natural_key(row[0]))
         cells = [(reference, ", ".join(small), ", ".join(published)) for reference, (small, published) in rows]
         text += f"\n## {title}\n\n{format_table(('', 'on the embedded models', 'on the networks of the paper'), cells)}"
+    rest = [(f"`{one.file.stem}`", one.summary) for one in experiments if not one.paper]
     return text + f"\n## Of no paper\n\n{format_table(('file', 'runs'), rest)}"
 
 
-def make_natural_key(reference: str) -> tuple[Any, ...]:
-    """Make the sort key of a reference: tables first, "Table 2" before "Table 10"."""
-    name, _, number = reference.partition(" ")
-    digits = re.match(r"\d*", number)[0]  # type: ignore[index]
-    return name != "Table", name != "Figure", name, int(digits or 0), number
+def read_settings(folder: Path = SETTINGS) -> list[dict[str, str]]:
+    """Read the rows of the tables of settings, workflow/settings/*.csv, the papers in the order of `papers.PAPERS`.
+
+    paper, section, words   what a paper says, or of what it says nothing
+    file                    names of experiment files, with * and [] as in a shell, separated by spaces
+    key, value              the key of their configurations, defaults filled in, and its value as YAML. A * in the key
+                            stands for every part of a list or mapping; of several values the distinct ones are a list
+    equal                   yes, no, or unprinted; then `why` gives the reason
+    """
+    tables = (csv.DictReader(file.open(encoding="utf-8", newline="")) for file in sorted(folder.glob("*.csv")))
+    return sorted((row for table in tables for row in table), key=lambda row: list(papers.PAPERS).index(row["paper"]))
+
+
+def write_settings() -> str:
+    """Write each setting of the papers beside ours, a table a paper."""
+    text = (
+        "# Settings of the papers\n\nWhat a paper says, the key and value of the files that repeat it, and, where they"
+    )
+    text += " are not equal or the paper prints nothing, why. A test compares each row with its files.\n"
+    rows = read_settings()
+    for paper, (_, title) in papers.PAPERS.items():
+        cells = [
+            (row["section"], row["words"], ", ".join(f"`{name}`" for name in row["file"].split()),
+             f"`{row['key']}: {row['value']}`", ". ".join(filter(None, (row["equal"], row["why"]))))
+            for row in rows if row["paper"] == paper
+        ]  # fmt: skip
+        if cells:
+            text += f"\n## {title}\n\n{format_table(('where', 'the paper', 'files', 'ours', 'equal'), cells)}"
+    return text
+
+
+def write_account(made: Any) -> str:
+    """Write which files make the printed numbers of each table, and the reasons of those that none makes."""
+    text = (
+        "# Printed numbers\n\nEach number in `workflow/published`, with the experiment file that makes it or the reason"
+    )
+    text += (
+        " that none does: [account.csv](account.csv). It is made from what the files plan; nothing is run for it. [One"
+    )
+    text += " command](../howto/tables.md) makes all numbers of a paper, on one page.\n"
+    for paper, own in made.groupby("paper", sort=False):
+        rows = []
+        for table, numbers in own.groupby("table", sort=False):
+            makers = ", ".join(f"`{name}`" for name in numbers.loc[numbers["reason"] == "", "experiment"].unique())
+            counts = numbers.loc[numbers["reason"] != "", "reason"].value_counts()
+            rows.append((table, str(len(numbers)), makers, "; ".join(f"{n}: {why}" for why, n in counts.items())))
+        text += f"\n## {paper}\n\n{format_table(('', 'numbers', 'made by', 'not made'), rows)}"
+    return text
 
 
 PAGES = {
@@ -239,6 +254,7 @@ PAGES = {
     "metrics": write_metrics,
     "commands": write_commands,
     "tables": map_tables,
+    "settings": write_settings,
 }
 
 
@@ -248,6 +264,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     a = parser.parse_args()
     texts = {FOLDER / f"{name}.md": write() for name, write in PAGES.items()}
+    made = make_account(sorted(PUBLISHED.glob("*.csv")), EXPERIMENTS)
+    texts |= {FOLDER / "account.csv": made.to_csv(index=False), FOLDER / "account.md": write_account(made)}
     texts[SCHEMA] = json.dumps(make_schema(), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     for file, text in texts.items():
         if not a.check:

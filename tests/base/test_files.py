@@ -20,7 +20,7 @@ from parity.base.errors import ParityError
 from parity.base.weights import save_weights
 from parity.decode import shard_io
 from parity.generate import Made
-from parity.generate.__main__ import save_pictures
+from parity.generate.__main__ import save_made
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def small_files(monkeypatch):
 def save_noise(path):
     """Save a picture that does not compress, as `parity generate` does."""
     image = Image.fromarray(np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8))
-    save_pictures([Made("noise", image, None, None, 1, 0.1, {})], path)
+    save_made([Made(0, "noise", image, None, None, 1, 0.1, {})], path)
 
 
 WRITERS = {

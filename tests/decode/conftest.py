@@ -40,7 +40,9 @@ class Job:
         """Return the same job with some of its specification replaced."""
         return replace(self, spec=self.spec | changes)
 
-    def make_arguments(self, *, batch=3, code="0", checkpoint: str = "", shards=1, refill="auto") -> list[str]:
+    def make_arguments(
+        self, *, batch=3, code="0", checkpoint: str = "", shards=1, refill="auto", part=(0, 1)
+    ) -> list[str]:
         """Write the manifest and the rows to the job's folder, and return the arguments of the command `decode`. A
         `checkpoint` is named in place of the manifest, for jobs that must not load a model."""
         write_json(self.folder / "manifest.json", self.manifest)
@@ -51,7 +53,7 @@ class Job:
         manifest = checkpoint or str(self.folder / "manifest.json")
         path_flags = ["--checkpoint", manifest, "--spec", json.dumps(self.spec), "--store", str(self.store)]
         flags = ["--kind", self.kind, "--code", code, "--batch", str(batch), "--shards", str(shards)]
-        flags += ["--refill", refill]
+        flags += ["--refill", refill, "--part", *map(str, part)]
         return [*flags, *path_flags, *input_flags, "--out", str(self.folder / "0-of-1.npz")]
 
     @property

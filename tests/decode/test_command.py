@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from parity.base.errors import ParityError
 from parity.decode.shard_io import read_shard
 from parity.experiment.options import KINDS
 
@@ -100,6 +103,72 @@ def test_a_killed_job_leaves_nothing_and_can_be_repeated(job, run_decode):
     assert not (job.folder / "0-of-1.npz").exists()
     repeated = run_decode(job, batch=1)
     assert np.array_equal(repeated.tokens, run_decode(job, code="1").tokens)
+
+
+def lengthen(job, count):
+    """Make the job of so many rows: images numbered on, or the job's texts in turn under ids of their own."""
+    if job.rows is None:
+        return job.replace_spec(images=count)
+    turn = np.arange(count) % len(job.rows["ids"])
+    rows = {name: column[turn] for name, column in job.rows.items()}
+    return replace(job, rows=rows | {"ids": np.array([f"text-{i}" for i in range(count)])})
+
+
+@pytest.mark.parametrize("job", ["anysubset", "continuous"], indirect=True)
+def test_parts_hold_the_rows_of_the_whole(job, run_decode):
+    """Of a cell of texts or vectors each job takes its part. Another part has other tokens."""
+    whole = run_decode(job)
+    parts = [run_decode(job, part=(k, 2)) for k in range(2)]
+    assert [len(part.ids) for part in parts] == [1, 2]
+    assert np.array_equal(np.concatenate([part.ids for part in parts]), whole.ids)
+    assert is_same(np.concatenate([part.tokens for part in parts]), whole.tokens, job.kind)
+    assert not is_same(parts[0].tokens, parts[1].tokens[:1], job.kind)
+    for part in ((2, 2), (0, 4)):
+        with pytest.raises(ParityError, match=f"--part {part[0]} {part[1]}: allowed"):
+            run_decode(job, part=part)
+
+
+@pytest.mark.parametrize("job", ["continuous"], indirect=True)
+def test_a_further_run_has_images_of_its_own(job, run_decode):
+    """Numbered on: the further run of two images from the second on are the last two of a run of three."""
+    three, further = run_decode(job), run_decode(job.replace_spec(images=2, first=1))
+    assert further.ids.tolist() == ["1", "2"]
+    assert is_same(further.tokens, three.tokens[1:], job.kind)
+    assert not is_same(further.tokens, three.tokens[:2], job.kind)
+
+
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
+def test_a_job_keeps_every_few_batches(job, run_decode):
+    for batch in (1, 3):
+        run_decode(lengthen(job, 9), batch=batch, shards=0, code=str(batch))
+    stored = [read_shard(file) for file in job.store.iterdir()]
+    assert sorted(len(shard.ids) for shard in stored if shard.provenance["code"] == "1") == [3, 3, 3]
+    assert [len(shard.ids) for shard in stored if shard.provenance["code"] == "3"] == [9]
+
+
+@pytest.mark.parametrize("job", ["anysubset", "continuous"], indirect=True)
+def test_a_job_killed_in_its_middle_loses_the_shard_in_flight_alone(job, run_decode):
+    """Killed by SIGKILL when the first of its shards is kept. What it kept is not decoded again, and the tokens are
+    those of a job that was not killed."""
+    n = {"anysubset": 20, "continuous": 4}[job.kind]  # of the first many are decoded in a second
+    job = lengthen(job, n)
+    command = [sys.executable, "-m", "parity.decode", *job.make_arguments(batch=1, shards=n)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(job.store.glob("[!.]*.npz")):
+            time.sleep(0.001)
+        process.kill()
+    kept = {file.name: file.stat().st_ino for file in job.store.glob("[!.]*.npz")}
+    assert 0 < len(kept) < n
+    assert not (job.folder / "0-of-1.npz").exists()
+    with pytest.raises(FileNotFoundError, match="manifest"):  # the others are to be decoded
+        run_decode(job, batch=1, shards=n, checkpoint=NOWHERE)
+    resumed = run_decode(job, batch=1, shards=n)
+    stored = {file.name: file.stat().st_ino for file in job.store.glob("[!.]*.npz")}
+    assert kept.items() <= stored.items()
+    assert len(stored) == n
+    unkilled = run_decode(job, batch=1, shards=n, code="1")
+    assert np.array_equal(resumed.ids, unkilled.ids)
+    assert np.array_equal(resumed.tokens, unkilled.tokens)
 
 
 @pytest.mark.parametrize("job", ["anysubset"], indirect=True)

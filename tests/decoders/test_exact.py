@@ -5,6 +5,7 @@ import torch
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.verification import finish, race, residual
+from parity_decoders.window import Window
 
 from parity.equality.faults import patch_module
 from parity.experiment import options
@@ -32,7 +33,10 @@ CASES = [
 ]
 CASES += [
     ("sjd", {"window": 3, "init": "sample_above", "refine": False}),
+    ("sjd", {"window": 3, "init": "sample_above", "random": "uniform"}),
+    ("sjd", {"window": 4, "init": "repeat_left", "random": "uniform", "refine": False}),
     ("sjd_coupled", {"window": 4, "init": "sample_left", "coupling": "maximal", "warm": True}),
+    ("gsd", {"window": 4, "group": 3, "resample": "group", "random": "uniform"}),
     ("gsd", {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
     ("sjd_pac", {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
     ("sjd_pp", {"window": 5, "tau": 1.0, "law": "drawn", "init": "sample_left"}),
@@ -47,6 +51,7 @@ SMALL = {"depth": 2, "total": 12}
 LOSSY = [
     ("sjd", {"window": 3, "init": "sample_above", "tolerance": 0.05}),
     ("gsd", {"window": 3, "group": 3, "delta": 1.0}),
+    ("gsd", {"window": 3, "group": 3, "delta": 1.0, "odd": "printed", "random": "uniform"}),
     ("sjd_coupled", {"window": 4, "coupling": "maximal", "store": "q"}),
     ("sjd_coupled", {"window": 4, "coupling": "maximal", "correct": "p"}),
     ("sjd_pp", {"window": 4}),
@@ -106,6 +111,14 @@ def verify_without_residual(p, q, draft, point, u, exponential, tolerance):
     draft_p, draft_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
     accepted = torch.where(point, False, u * draft_q < draft_p)
     return finish(p, torch.zeros_like(q), draft, point, accepted, race(p, exponential), exponential)
+
+
+def test_random_drafts_that_are_not_uniform_are_noticed(monkeypatch):
+    """Must fail: drafts of some of the tokens alone, verified as if they had been drawn from all."""
+    draw = Window.draw_uniforms
+    monkeypatch.setattr(Window, "draw_uniforms", lambda slots, use: draw(slots, use) * (0.5 if use == "draft" else 1))
+    assert compute_method_p_value("sjd", window=4, random="uniform") < 1e-8
+    assert compute_method_p_value("sjd", window=4) > 1e-4  # a point draft may be any token
 
 
 def verify_siblings_as_first(p, q, candidates, valid, point, u, exponential):

@@ -62,6 +62,14 @@ def test_refinement_saves_passes():
     assert with_it < without - 0.5
 
 
+def test_random_drafts_are_accepted_more_often_against_the_uniform_distribution():
+    """GSD supplement, Alg. 1, line 3; a window of one draws a token in each pass whatever its draft."""
+    even = make_table(8, 6, scale=0.3)
+    uniform, point = (decode_table("sjd", even, 6, 2000, window=4, random=r).nfe for r in ("uniform", "point"))
+    assert uniform.float().mean() < point.float().mean() - 0.5
+    assert (decode_table("sjd", even, 6, 50, window=1, random="uniform").nfe == 6).all()
+
+
 def test_forced_tokens_cost_plain_sampling_no_pass():
     forced = torch.tensor([2, -1, 2, 2, -1, 0])
     decoded = decode_table("ar", make_table(3, 6), 6, 50, forced=forced)
@@ -69,21 +77,31 @@ def test_forced_tokens_cost_plain_sampling_no_pass():
     assert (decoded.tokens[:, forced >= 0] == forced[forced >= 0]).all()
 
 
-@pytest.mark.parametrize(("G", "border"), [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")])
-def test_groups_equal_those_of_the_papers_loop(G, border):
-    """GSD supplement, Alg. 2, lines 2 to 11, written out."""
+GROUPS = [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")]
+
+
+def draw_groups(G):
+    """Draw distributions [3, 4, 12], drafts [3, 4] and vectors [12, 2] by the seed G."""
     generator = torch.Generator().manual_seed(G)
-    V, delta, d = 12, 0.08, 0.9
-    p = torch.rand(3, 4, V, generator=generator, dtype=torch.float64).softmax(-1)
-    draft = torch.randint(V, (3, 4), generator=generator)
-    vectors = torch.rand(V, 2, generator=generator, dtype=torch.float64)
-    members, counts = find_groups(p, draft, G, delta, d, vectors, border)
+    p = torch.rand(3, 4, 12, generator=generator, dtype=torch.float64).softmax(-1)
+    draft = torch.randint(12, (3, 4), generator=generator)
+    return p, draft, torch.rand(12, 2, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("G", "border", "odd"), [(*one, odd) for odd in ("full", "printed") for one in GROUPS] + [(5, "plain", "printed")]
+)
+def test_groups_equal_those_of_the_papers_loop(G, border, odd):
+    """GSD supplement, Alg. 2, lines 2 to 11, written out. Its slice of G = 1 is empty: then the draft is alone."""
+    delta, d = 0.08, 0.9
+    p, draft, vectors = draw_groups(G)
+    members, counts = find_groups(p, draft, G, delta, d, vectors, border, odd)
     for b in range(3):
         for w in range(4):
             x, law = int(draft[b, w]), p[b, w]
             order = law.argsort().tolist()
             rank = order.index(x)
-            low, high = rank - G // 2, rank - G // 2 + G
+            low, high = rank - G // 2, rank - G // 2 + G if odd == "full" else max(rank + G // 2, rank + 1)
             neighbours = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
             likely = [c for c in neighbours if abs(law[c] - law[x]) <= delta]
             expected = {c for c in likely if (vectors[c] - vectors[x]).norm() <= d}
@@ -91,11 +109,19 @@ def test_groups_equal_those_of_the_papers_loop(G, border):
             assert int(counts[b, w].sum()) == len(expected)
 
 
+def test_a_printed_group_of_odd_size_has_a_token_less():
+    p, draft, _ = draw_groups(5)
+    full, printed = (find_groups(p, draft, 5, 1.0, 1.0, None, "clip", odd)[1].sum(-1) for odd in ("full", "printed"))
+    assert (printed <= full).all()
+    assert (printed < full).any()
+
+
 WINDOW = 24
 SETTINGS = [
     (sjd, {"window": WINDOW}),
     (sjd, {"window": WINDOW, "init": "sample_above"}),
     (sjd, {"window": WINDOW, "init": "sample_left", "refine": False}),
+    (sjd, {"window": WINDOW, "random": "uniform"}),
     (sjd_pac, {"window": WINDOW, "init": "sample_above", "warm": True}),
     (sjd_coupled, {"window": WINDOW, "coupling": "maximal"}),
 ]

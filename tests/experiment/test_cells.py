@@ -3,7 +3,7 @@
 import pytest
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, layers, module_metadata, options
+from parity.experiment import checks, layers, module_metadata, options, paths
 from parity.experiment.cells import cells, find_reference, long_variant, variant, variant_key
 from parity.experiment.cells import test_key as cell_test_key
 
@@ -64,6 +64,42 @@ def test_repeating_adds_each_method_once_on_its_own_seed(sections):
     assert len(twice) == len(all_cells) + len(repetitions)
     variants = {(c.spec["method"], str(c.spec["options"]), str(c.spec.get("task"))) for c in all_cells}
     assert len(repetitions) == len(variants)
+
+
+def test_repeats_number_images_on_and_leave_the_first_run_as_it_is():
+    """Plain decoding and the method have three runs, the control one. More repeats change no cell of fewer."""
+    once, thrice = list_cells(continuous=VECTORS), list_cells(continuous={**VECTORS, "repeats": 3})
+    assert [c.key for c in thrice if not c.is_repetition] == [c.key for c in once]
+    runs = [c for c in thrice if c.is_repetition]
+    assert {c.role for c in runs} == {"run"}
+    assert [(c.spec["method"], c.spec["first"]) for c in runs] == [(m, n) for m in ("mar", "cspd") for n in (4, 8)]
+    assert len({c.key for c in thrice}) == len(thrice)
+    assert list_keys(continuous={**VECTORS, "repeats": 2}) < {c.key for c in thrice}
+
+
+def test_shards_of_texts_and_vectors_change_no_key_and_share_jobs():
+    sections = {"text": TEXT, "continuous": VECTORS}
+    for shards, jobs, expected in ((None, 64, (1, 0)), (4, 64, (4, 1)), (4, 3, (3, 2)), (4, 1, (1, 4))):
+        sharded = {name: {**section, "shards": shards, "jobs": jobs} for name, section in sections.items()}
+        assert list_keys(**sharded) == list_keys(**sections)
+        config = checks.make_config(sharded)
+        for kind in ("anysubset", "continuous"):
+            assert (paths.jobs(config, kind), paths.shards_of_a_job(config, kind)) == expected
+
+
+def test_a_method_that_drafts_is_run_on_models_with_a_draft_alone():
+    """Such as a draft model by itself, beside draft and verification."""
+    models = {}
+    for name, parts in (("both", ("target", "draft", "kl")), ("alone", ("target", "kl"))):
+        models[name] = {"family": "mar", "source": "hub", "repo": "o/m", "revision": "0" * 40}
+        models[name] |= {"files": {p: f"{p}.safetensors" for p in parts}, "sha256": dict.fromkeys(parts, "0" * 64)}
+    methods = {(c.spec["model"], c.spec["method"]) for c in list_cells(continuous=VECTORS, models=models)}
+    assert methods == {("both", "mar"), ("both", "cspd"), ("alone", "mar")}
+    assert checks.describe_unread(checks.make_config({"continuous": VECTORS, "models": models})) == [
+        "models.alone names no draft model: cspd is not run on it"
+    ]
+    with pytest.raises(ConfigError, match="needs draft, for a method that drafts"):
+        list_cells(continuous=VECTORS, models={"alone": models["alone"]})
 
 
 def test_every_cell_has_plain_decoding_as_reference():

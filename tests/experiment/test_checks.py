@@ -158,7 +158,7 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
     "file",
     [
         ROOT / "config.yaml",
-        *(p for p in sorted((ROOT / "workflow/experiments").glob("*.yaml")) if "-table" not in p.stem),
+        *(p for p in sorted((ROOT / "workflow/experiments").glob("*.yaml")) if "source: hub" not in p.read_text()),
     ],
     ids=lambda p: p.name,
 )

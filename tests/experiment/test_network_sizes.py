@@ -9,6 +9,8 @@ from torch import nn
 from transformers import (
     ChameleonConfig,
     ChameleonForConditionalGeneration,
+    Emu3Config,
+    Emu3ForConditionalGeneration,
     GPT2Config,
     GPT2LMHeadModel,
     T5Config,
@@ -50,6 +52,8 @@ NETWORKS = {
     "peizesun/llamagen_t2i:t2i_XL_stage1_256.pt": lambda: llamagen.Transformer(XL),
     "peizesun/llamagen_t2i:vq_ds16_t2i.pt": lambda: vq.VQ(vq.VQConfig()),
     "google/flan-t5-xl:.": lambda: T5EncoderModel(T5Config(**T5, feed_forward_proj="gated-gelu")),
+    "jadohu/anole_drafter:.": lambda: chameleon.Drafter(ChameleonConfig(vocabulary_map={"<image>": 1, "IMGIMGAZ": 2})),
+    "Emu3-community/Emu3-Gen-hf:.": lambda: Emu3ForConditionalGeneration(Emu3Config(vocabulary_map={"<image>": 1})),
     "jadohu/llamagen_drafter:.": lambda: llamagen.CaptionedDrafter(replace(XL, layers=1)),
     "jadechoghari/mar:mar-huge.safetensors": lambda: mar.MARNet(mar.MARConfig(**H, **HEAD_H)),
     "jadechoghari/mar:kl16.safetensors": lambda: kl.KL(kl.KLConfig()),

@@ -1,4 +1,4 @@
-"""The papers' tables on their own networks: every file plans, on a share of its prompts and on stand-ins,
+"""The papers' tables and figures on their own networks: every file plans, on a share of its prompts and on stand-ins,
 which nothing else of the experiment gives way to."""
 
 import copy
@@ -10,7 +10,7 @@ import yaml
 from parity.experiment import checks, pins
 
 ROOT = Path(__file__).parents[2]
-TABLES = sorted((ROOT / "workflow/experiments").glob("*-table*.yaml"))
+TABLES = [p for p in sorted((ROOT / "workflow/experiments").glob("*.yaml")) if "source: hub" in p.read_text()]
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 
 

@@ -102,7 +102,7 @@ def test_frames_fill_in_a_picture(pictures, tmp_path):
 
 
 def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
-    command.save_pictures(pictures[:1], tmp_path / "circle.png")
+    command.save_made(pictures[:1], tmp_path / "circle.png")
     facts = json.loads(Image.open(tmp_path / "circle.png").info["parity"])
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
@@ -183,7 +183,7 @@ def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_p
 def test_a_folder_of_pictures_is_made(tmp_path, run_main, out):
     given = ["a large red circle on a blue background", "--method", "ar", "--n", "2", "--device", "cpu"]
     run_main(command.main, *given, "--out", tmp_path / out)
-    assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png"]
+    assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png", "images.json"]
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,11 @@ def test_every_command_that_runs_a_network_has_a_device(name):
         (["a", "--device", "cuda"], "--device cuda: .*no CUDA device here; allowed: cpu"),
         (["a", "--device", "cuda:7"], "--device cuda:7: .*allowed: cpu"),
         (["a", "--device", "tpu"], "--device tpu: allowed: cpu, cuda"),
-        (["a", "b", "--out", "a.png"], "one file for 2 pictures"),
+        (["a", "b", "--out", "a.png"], "one file for 2 images"),
         (["a", "--out", "a.jpg"], "ends in .png"),
         (["missing.txt"], "missing.txt"),
         (["a", "--animate", "a.gif"], "ends in .webp"),
-        (["a", "--animate", "a.webp", "--n", "9", "--grid"], "9 pictures; allowed: --batch, 8"),
+        (["a", "--animate", "a.webp", "--n", "9", "--grid"], "9 images; allowed: --batch, 8"),
         (["a", "--seed", "-1"], r"--seed -1: allowed: a whole number from 0 to 2\*\*63 - 1"),
         (["a", "--seed", str(2**63)], "--seed 9223372036854775808: allowed: a whole number from 0"),
         (["a", "--seed", str(2**64)], "--seed 18446744073709551616: allowed: a whole number from 0"),

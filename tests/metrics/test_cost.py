@@ -18,6 +18,7 @@ from parity.metrics import continuous_cost, estimates, infilling, passes, speed
 from parity.metrics.estimates import columns_of, compare, mean_ratio, prompt_groups
 from parity.metrics.tables import join_tables, read_table, write_table
 from parity.models.discrete.tabular import TabularModel, random_table
+from tests.tables import decode_table, make_table
 
 
 def decode_cell(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespace:
@@ -56,6 +57,38 @@ def test_forced_tokens_are_not_counted_as_decoded():
     assert passes.measure(cell)["tokens"] == 5
     filled_before_any_pass = np.where(cell.forced, 0, cell.shard.step)
     assert (passes.free_tokens(filled_before_any_pass) == 5).all()
+
+
+FORCED = torch.tensor([-1, -1, 2, -1, -1, 2, 0])  # two rows of two tokens with a line token, and an end
+
+
+def decode_lines(method, rows=40, **options):
+    """Decode images with forced tokens; return the decoding and which tokens are forced."""
+    return decode_table(method, make_table(4, 7), 7, rows, forced=FORCED, **options), (FORCED >= 0).numpy()
+
+
+def test_step_compression_counts_forced_tokens_as_the_papers_do():
+    """Plain decoding compresses nothing, though it reads forced tokens at no pass; another decoder has all seven tokens
+    over its passes and the two that the papers' loops make at the end."""
+    decoded, forced = decode_lines("ar")
+    assert (decoded.nfe == 4).all()
+    assert (passes.compress_steps(decoded.step.numpy(), decoded.nfe.numpy(), forced) == 1).all()
+    decoded, forced = decode_lines("sjd", window=4)
+    nfe = decoded.nfe.numpy()
+    assert (nfe < 4).any()
+    expected = np.where(nfe == 4, 1, 7 / (nfe + 2))
+    assert np.allclose(passes.compress_steps(decoded.step.numpy(), nfe, forced), expected)
+    free_alone = passes.free_tokens(decoded.step.numpy(), forced) / nfe
+    assert not np.allclose(free_alone, expected)  # what was counted is noticed
+
+
+def test_tpf_leaves_out_the_first_pass():
+    shard = Shard({"step": np.array([[1, 2, 2, 2, 3, 3]]), "nfe": np.array([3]), "kept": np.array([[1, 3, 2]])})
+    shard.columns |= {"nodes": np.array([9])}
+    cell = SimpleNamespace(shard=shard, groups=np.array([0]), forced=None)
+    figures = columns_of(passes.measure_passes(cell))
+    assert_figures(figures, tpf=5 / 2, step_compression=2)
+    assert columns_of(passes.measure_passes(decode_cell(ar)))["tpf"] == 1
 
 
 def test_speed_counts_a_batch_once():

@@ -121,7 +121,7 @@ def long(p: float) -> list[dict[str, Any]]:
 
 def make_ratios() -> dict[str, dict[str, float]]:
     values = {"single_path": -50.0, "two_paths": -1.0, "distance": 0.8, "acceptance": 0.1}
-    return {name: {"mean": value, "median": value, "n": 100} for name, value in values.items()}
+    return {name: {"mean": value, "median": value, "log_mean": value, "n": 100} for name, value in values.items()}
 
 
 def write_cell(root: Path, cell: Cell, n: int, figures: dict, records: dict, arrays: dict) -> None:
@@ -231,6 +231,7 @@ def write_vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Gener
     figures |= {"drafted": drafted, "target_conditions": 64.0 + drafted, "head_share": 0.3, "real_accuracy": 0.95}
     drafting = {"acceptance": 0.3 - cell.spec["options"].get("gamma", 0) / 100, "distance": 1.2, "distance_se": 0.1}
     drafting |= {"draft_conditions": 40.0, "tries": 2.0, "gave_up": 0.0, "test_share": 0.01}
+    drafting |= {"two_paths_ratio": float(np.exp(-1.0))}
     figures |= drafting if drafted else {"acceptance": None}
     write_cell(root, cell, n, figures, {"passes": np.full(n, 64.0)}, {"by_place": shares, "by_cell": shares})
     shard = root / paths.pieces(settings, cell, "shards")[0]

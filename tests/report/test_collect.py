@@ -31,7 +31,7 @@ def select_method(gathered, kind, method, role="method"):
 
 
 def test_each_cell_has_a_row_and_is_compared_with_its_own_reference(gathered):
-    assert sorted(gathered.summary["key"]) == sorted(c.key for c in gathered.files.cells if c.role != "again")
+    assert sorted(gathered.summary["key"]) == sorted(c.key for c in gathered.files.cells if not c.is_repetition)
     summary = gathered.summary.set_index("key")
     for _, row in summary.iterrows():
         base = summary.loc[row["reference"]]

@@ -14,7 +14,7 @@ from parity.report import published, shared_sections
 from parity.report.published import join_published, read_published
 
 FILES = sorted((Path(__file__).parents[2] / "workflow/published").glob("*.csv"))
-VOCAB = {"scenes": 1024}
+SIZES = {"scenes": {"vocab": 1024, "length": 256}}
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 
@@ -43,7 +43,7 @@ def paper_row(method="sjd", options=None, metric="clip_score", value=0.32, kind=
 
 def join_rows(*lines, rows=None):
     """Join published numbers with the summary `images`, or `rows`; the paper's model M is ours."""
-    return join_published(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
+    return join_published(pd.DataFrame(lines), images() if rows is None else rows, SIZES, (), {"scenes": "M"})
 
 
 def test_a_number_is_joined_with_the_cell_of_its_options():
@@ -78,7 +78,7 @@ def test_no_difference_is_taken_between_networks():
         paper_row("ar", value=0.3),
     ]
     for networks in ({}, {"scenes": "another"}, None):
-        table = join_published(pd.DataFrame(lines), images(), VOCAB, (), networks)
+        table = join_published(pd.DataFrame(lines), images(), SIZES, (), networks)
         assert table["ours"].notna().all()
         assert table["difference"].isna().all()
         assert "Difference" not in [heading for heading, _ in shared_sections.show_published(table, {}, "").columns]

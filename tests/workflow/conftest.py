@@ -23,6 +23,13 @@ image:
     ar: [{}]
     sjd: [{window: 16}]
 """
+FEW = """
+experiment: few
+text:
+  methods: {sequential: [{}]}
+  tasks: {infilling: [{rows: 4, length: 16, masked: 0.5}]}
+equality: {n: 10000, long: 0, swaps: 99}
+"""
 ALL_KINDS = """
 experiment: every
 image:

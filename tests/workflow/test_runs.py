@@ -19,15 +19,7 @@ from parity.decode.shard_io import read_shard
 from parity.experiment import checks
 from parity.stand_ins import make_entry
 from tests.families import LAYOUTS
-from tests.workflow.conftest import ROOT, TINY, copy_project, count_jobs, make_runner, read_jobs
-
-FEW = """
-experiment: few
-text:
-  methods: {sequential: [{}]}
-  tasks: {infilling: [{rows: 4, length: 16, masked: 0.5}]}
-equality: {n: 10000, long: 0, swaps: 99}
-"""
+from tests.workflow.conftest import FEW, ROOT, TINY, copy_project, count_jobs, make_runner, read_jobs
 
 
 @pytest.mark.long

@@ -3,8 +3,10 @@
 REQUIRED INPUTS  the models of every section of the configuration; for embedded ones src/parity/embedded/weights
 OUTPUTS          results/checkpoints/<kind>/<model>-<revision>/manifest.json: where each file is, and its digest
                  target `plan`: says what the experiment will need, and makes nothing
+                 target `fetch`: downloads what it will need and is not here, and makes nothing else: pins.yaml,
+                 files of workflow/data.yaml in data/, checkpoints, networks that judge
 
-The only rule that may use the network, and only for `source: hub`. A pinned commit, a digest for every file.
+The only rules that may use the network. A pinned commit, a digest for every file.
 """
 
 
@@ -50,3 +52,21 @@ rule plan:
         "what {EXPERIMENT.experiment} will need"
     shell:
         "python -m parity.models plan --config {params.config:q} --absent {params.absent:q} | tee {log:q}"
+
+
+rule fetch:
+    log:
+        f"logs/{EXPERIMENT.experiment}/fetch.log",
+    localrule: True
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        config=dump_canonical(AS_GIVEN),
+        catalogue=CATALOGUE,
+    message:
+        "fetch what {EXPERIMENT.experiment} needs"
+    shell:
+        """
+        python -m parity.models fetch --config {params.config:q} --catalogue {params.catalogue:q} 2>&1 | tee {log:q}
+        """

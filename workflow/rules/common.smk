@@ -1,11 +1,12 @@
 """Configuration and names, no rules.
 
 READS    config (config.yaml and what the command line lays over it), the prompt file
-DEFINES  EXPERIMENT  the checked configuration
+DEFINES  EXPERIMENT  the checked configuration; AS_GIVEN before the check
          CELLS       every cell of it, of every kind of model; CELL finds one by its key
          GROUPS      cells that are compared with one reference, by the path of their speeds
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
+         PAPER_TARGETS  the papers that a target makes all of, by its name
          ANEW        an input of the first jobs if Snakemake's record of what results were made from was lost
 
 A wrong configuration stops here, before any job, with one line that names the key, the value and what is allowed.
@@ -39,8 +40,10 @@ from parity.base import text_files
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
+from parity.experiment import papers as parity_papers
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import absent_data, code_digest, config_overlay, job_resources, layers, schema
+from parity.experiment import absent_data, catalogue, code_digest, config_overlay, job_resources, layers, nested_runs
+from parity.experiment import schema
 from parity.inputs import picture_files, readers
 
 
@@ -85,8 +88,10 @@ papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or 
 ]
 PUBLISHED = [find_shipped(f"workflow/published/{paper}.csv") for paper in papers]
 
+CATALOGUE = find_shipped("workflow/data.yaml")
+
 UNPINNED = []  # problems that stop a run but no dry run: Snakemake does not say which it is before `onstart`
-ABSENT = []  # data that are not here, a line each: `plan` goes on without them, and `onstart` stops a run
+ABSENT = []  # data that are not here, a line each: `plan` and `fetch` go on without them, and `onstart` stops a run
 
 try:
     machine.check_place(ROOT)
@@ -98,8 +103,13 @@ try:
     ANEW = [str(NOTE)] if MAIN and NOTE.exists() else []  # an input of the first jobs, once the record was lost
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
     raw = config_overlay.overlay_config(config, command_line)
-    if MAIN and "plan" in sys.argv[1:]:
-        raw, ABSENT = absent_data.replace_absent_data(config_overlay.resolve_paths(raw, find_workflow_file))
+    raw = config_overlay.resolve_paths(raw, find_workflow_file)
+    AS_GIVEN = raw
+    if MAIN and {"plan", "fetch"} & set(sys.argv[1:]):
+        raw, ABSENT = absent_data.replace_absent_data(raw)
+    elif MAIN and not raw.get("stand_in"):
+        fetch_command = " ".join(["snakemake --cores 1 fetch", *["--configfile"] * bool(FILES), *map(str, FILES)])
+        catalogue.check(raw, catalogue.read(Path(CATALOGUE)), fetch_command)
     EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
         raw,
         find=find_workflow_file,
@@ -139,3 +149,5 @@ try:
 except ParityError as error:
     refuse(error)
 RESULT = f"results/{EXPERIMENT.experiment}"
+PAPER_TARGETS = {key: [key] for key, _ in parity_papers.PAPERS.values()}
+PAPER_TARGETS["papers"] = list(PAPER_TARGETS)

@@ -7,7 +7,8 @@ One rule runs all methods, modules of decoders/src/parity_decoders/<kind>, excep
 workflow/methods, with other threads, resources or another environment.
 Finished shards are also kept in results/store under a digest of all they depend on. A job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. If there are
-more shards than jobs, each job decodes several, one after another, to one file.
+more shards than jobs, each job decodes several, one after another, to one file. A job of images has inputs of its own; of
+texts and vectors it takes its part of all rows.
 """
 
 
@@ -32,6 +33,7 @@ rule decode:
         kind=lambda w: find_cell(w).kind,
         spec=lambda w: dump_canonical(find_cell(w).spec),
         inputs=lambda w, input: format_flag("inputs", input.inputs),
+        part=lambda w: "" if w.kind == "discrete" else f"--part {w.shard} {w.shards}",
         batch=lambda w: find_cell(w).spec["batch"] if "batch" in find_cell(w).spec else EXPERIMENT.image.batch,
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, find_cell(w).kind),
         compile=EXPERIMENT.compile,
@@ -43,7 +45,7 @@ rule decode:
         "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:
         r"""
-        python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} \
+        python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} {params.part} \
             --checkpoint {input.checkpoint:q} --code {params.digest} --store results/store \
             --batch {params.batch} --shards {params.shards} --compile {params.compile} --capture {params.capture} \
             --refill {params.refill} \

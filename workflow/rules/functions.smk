@@ -298,13 +298,18 @@ def list_page_inputs(wildcards):
 
 
 def begin_run():
-    """Stop if a network has no commit, or if --until names several rules: Snakemake starts no named job that follows
-    another one, and with --keep-going ends with 0 all the same. Lock the folder for this run, until this process ends;
-    `plan`, which makes nothing, needs no lock."""
+    """Stop if data are absent or a network has no commit, or if --until names several rules: Snakemake starts no named
+    job that follows another one, and with --keep-going ends with 0 all the same. Lock the folder for this run, until this process ends;
+    `plan` and `fetch`, which make nothing that a run makes, need no lock and neither data nor commits; runs that a
+    paper's target starts have their own lock."""
     global RUN_LOCK
     if len(until := sorted(workflow.dag_settings.until)) > 1:
         refuse(f"--until {' '.join(until)}: allowed: one name, the last of them; what leads to it is run too")
-    if set(workflow.dag_settings.targets) == {"plan"}:
+    targets = set(workflow.dag_settings.targets)
+    if targets and targets <= {"plan", "fetch"}:
+        return
+    if targets & set(PAPER_TARGETS):
+        check_paper_run(targets)
         return
     if problems := [*ABSENT, *UNPINNED]:
         refuse(problems[0])
@@ -312,6 +317,17 @@ def begin_run():
         RUN_LOCK = machine.lock_folder(Path(".snakemake").absolute())
     except ParityError as error:
         refuse(error)
+
+
+def check_paper_run(targets):
+    """Stop if a paper's target comes with what its runs cannot have: other targets, an experiment file, or one name for
+    the results of all."""
+    if others := sorted(targets - set(PAPER_TARGETS)):
+        refuse(f"{others[0]}: not together with {min(targets & set(PAPER_TARGETS))}; allowed: a command of its own")
+    if FILES:
+        refuse(f"--configfile {FILES[0]}: a paper's target takes that paper's files; allowed: --config KEY=VALUE")
+    if "experiment" in command_line:
+        refuse(f"--config experiment={command_line['experiment']}: one name for several; allowed: other keys")
 
 
 def announce(*pages):

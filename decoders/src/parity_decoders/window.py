@@ -30,7 +30,7 @@ from parity_decoders.verification import is_idle_on_cpu, make_law, race
 class Drafts(NamedTuple):
     tokens: Tensor  # [B, W]
     q: Tensor  # [B, W, V] the law each was drawn from; undefined where `point` is true
-    point: Tensor  # [B, W] bool: a point mass (a random, repeated or forced token)
+    point: Tensor  # [B, W] bool: a point mass (a repeated or forced token; a random one unless its q is uniform)
 
 
 class LawsByPosition:
@@ -71,8 +71,9 @@ class Window:
         warm: bool = False,
         shared: bool = False,
         stores: Literal["p", "own", "none"] = "p",
+        random: Literal["point", "uniform"] = "point",
     ):
-        """Set up an empty window of `size` slots. init, refine: see `sjd`; warm: see `sjd_coupled`.
+        """Set up an empty window of `size` slots. init, refine, random: see `sjd`; warm: see `sjd_coupled`.
 
         shared  a position has one race in all passes, which its drafts are drawn by too; else each pass draws anew
         stores  the laws that drafts keep: the target's of the pass that drew them, "own" ones that the decoder gives,
@@ -82,6 +83,7 @@ class Window:
         self.noise = noise
         self.size = size
         self.init = init
+        self.has_uniform = random == "uniform"
         self.refine = refine
         self.warm = warm
         self.line = SequenceBuffer(model, start, size)
@@ -143,7 +145,8 @@ class Window:
         tokens, q, point = self.make_fresh_drafts()
         if self.draft_laws is not None:
             carried = self.draft_laws.read(self.positions)
-            q = torch.where(new[..., None], q, carried) if self.init.startswith("sample") else carried
+            has_laws = self.has_uniform or self.init.startswith("sample")
+            q = torch.where(new[..., None], q, carried) if has_laws else carried
         tokens = torch.where(new, tokens, self.line.tokens.gather(1, self.positions + 1))
         drafts = Drafts(tokens, q, new & point)
         return self._warm_drafts(drafts) if self.warm else drafts
@@ -166,17 +169,20 @@ class Window:
         forces a token: that one."""
         V = self.model.vocab
         tokens = (self.draw_uniforms("draft") * V).long().clamp(max=V - 1)
-        point = torch.ones_like(tokens, dtype=torch.bool)
-        q = point.new_zeros((), dtype=self.noise.dtype).expand(*tokens.shape, V)
+        point = torch.full_like(tokens, not self.has_uniform, dtype=torch.bool)
+        q = point.new_full((), self.has_uniform / V, dtype=self.noise.dtype).expand(*tokens.shape, V)
         if self.init != "random":
             source, exists = self.find_sources()
             if self.init.startswith("repeat"):
                 tokens = torch.where(exists, self.line.tokens.gather(1, source + 1), tokens)
+                point = point | exists
             else:
                 assert self.laws is not None
-                q = self.laws.read(source)
+                uniform, q = q, self.laws.read(source)
                 tokens = torch.where(exists, race(q, self._draw_draft_races()), tokens)
-                point = ~exists
+                if self.has_uniform:
+                    q = torch.where(exists[..., None], q, uniform)
+                point = point & ~exists
         return self._force_tokens(tokens, q, point)
 
     def find_sources(self) -> tuple[Tensor, Tensor]:

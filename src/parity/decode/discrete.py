@@ -34,28 +34,72 @@ class Decoded:
     first_seconds: float  # wall time until the batch's first tokens were final
 
 
+class Recorder:
+    """The tokens of a batch and their cost, written step by step, of all rows of the model's queue if it has one."""
+
+    def __init__(self, model: TokenModel, start: Tensor):
+        """Begin a recording of a decoder that begins at `start` [B]."""
+        B, device = len(start), start.device
+        self.model = model
+        self.queue = getattr(model, "queue", None)
+        self.N = B if self.queue is None else len(self.queue.keys)
+        self.places = torch.arange(B, device=device)  # the rows in the places of the batch, where none waits
+        self.seen, self.begun = self.places.tolist(), B  # rows in the batch, and begun, when `take_ended` last looked
+        self.canvas = TimedCanvas(model.forced.clamp(min=0).repeat(self.N, 1))
+        self.by_step: list[tuple[Tensor, ...]] = []  # by pass: rows, numbers of final and evaluated tokens, each [B]
+        self.end = find_end(model.forced)
+
+    def write(self, new: Step) -> None:
+        """Write the step of the next pass."""
+        rows = None if self.queue is None else self.queue.of
+        self.canvas.write(new.find_places(self.model.length), new.tokens, rows)
+        self.by_step.append((self.places if rows is None else rows, new.kept, new.count_nodes(self.end)))
+
+    def take_ended(self) -> list[int]:
+        """List the rows that have ended and left the batch since the last call; those that are in it stay until the
+        decoder ends. Waits for the device only after a row has left."""
+        if self.queue is None or self.queue.next == self.begun:
+            return []
+        now = self.queue.of.tolist()
+        ended = sorted(set(self.seen) - set(now))
+        self.seen, self.begun = now, self.queue.next
+        return ended
+
+    def read_rows(self, rows: list[int]) -> dict[str, Tensor]:
+        """Read rows that have ended: tokens [n, L], step [n, L] int16 and nfe [n], as `Decoded` has them. Raises
+        DecodingError if logits of the batch had no distribution."""
+        refuse_undefined(self.model)
+        index = torch.tensor(rows, device=self.canvas.step.device)
+        tokens, step = self.canvas.tokens[index, :-1], self.canvas.step[index, :-1]
+        written = step > 0
+        first = step.masked_fill(~written, step.max() + 1).amin(1, keepdim=True)
+        own = torch.where(written, step - first + 1, 0)
+        nfe = torch.tensor([len(row[row > 0].unique()) for row in own], device=index.device)
+        return {"tokens": tokens, "step": own.to(torch.int16), "nfe": nfe}
+
+    def finish(self) -> Decoded:
+        """Stop the clock and return the recording. Raises ParityError that names row and position if the decoder
+        stopped early or drew what is not in the vocabulary."""
+        model, canvas = self.model, self.canvas
+        seconds = canvas.finish((model.forced < 0).expand(self.N, model.length))
+        refuse_undefined(model)
+        wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
+        canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
+        rows, n_kept, nodes = (torch.stack(x, 1) for x in zip(*self.by_step, strict=True))
+        passes_before, n_kept, nodes = regroup_by_row(rows, n_kept, nodes, self.N)
+        step = torch.where(canvas.step > 0, canvas.step - passes_before[:, None], 0).to(torch.int16)
+        nfe = (n_kept > 0).sum(1)
+        kept = n_kept.to(torch.int16)
+        return Decoded(canvas.tokens, step, nfe, nodes.sum(1), kept, canvas.steps, seconds, canvas.first)
+
+
 def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     """Run a decoder to its end and record its tokens and their cost, of all rows of the model's queue if it has one.
     Raises ParityError that names row and position if it stops early or draws what is not in the vocabulary."""
-    B, L, device = len(start), model.length, start.device
-    queue = getattr(model, "queue", None)
-    N = B if queue is None else len(queue.keys)
-    all_rows = torch.arange(B, device=device)
-    canvas = TimedCanvas(model.forced.clamp(min=0).repeat(N, 1))
-    by_step: list[tuple[Tensor, ...]] = []  # by pass: rows, numbers of final and of evaluated tokens, each [B]
-    end = find_end(model.forced)
+    recorder = Recorder(model, start)
     for new in steps:
-        canvas.write(new.find_places(L), new.tokens, None if queue is None else queue.of)
-        by_step.append((all_rows if queue is None else queue.of, new.kept, new.count_nodes(end)))
-    seconds = canvas.finish((model.forced < 0).expand(N, L))
-    refuse_undefined(model)
-    wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
-    canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
-    rows, n_kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))
-    passes_before, n_kept, nodes = regroup_by_row(rows, n_kept, nodes, N)
-    step = torch.where(canvas.step > 0, canvas.step - passes_before[:, None], 0).to(torch.int16)
-    nfe = (n_kept > 0).sum(1)
-    return Decoded(canvas.tokens, step, nfe, nodes.sum(1), n_kept.to(torch.int16), canvas.steps, seconds, canvas.first)
+        recorder.write(new)
+    return recorder.finish()
 
 
 def regroup_by_row(rows: Tensor, n_kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,9 +12,10 @@ The part of a kind is in `parity.decode.<kind>`, imported by name, so that an ed
 
 import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, find_plain_method, needs
 
 Rows = dict[str, np.ndarray]
+T = TypeVar("T")
 Begun = tuple[Any, Any, Any]  # a model, what its decoder starts from, and the iterator of the decoder's steps
 REFILL_FRACTION = 8  # at most 1/8 of a batch begins at once, to bound the memory of new rows' temporary caches
 
@@ -187,37 +189,107 @@ def decode_batch(
     return {name: make_column(value, n) for name, value in columns.items()}
 
 
-def batches(
-    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, refill: bool
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the columns of batches of `batch` rows, one after another, or, if `refill`, of all rows as one batch that
-    is refilled. If memory is too little, batches are half as large from there on: a row's tokens stay the same, because
-    its noise is keyed by its id. Raises ParityError if it is too little for one row."""
-    first = 0
-    while (remaining := len(rows["ids"]) - first) > 0:
-        batch = min(batch, remaining)
-        batch_rows = slice_rows(rows, slice(first, None if refill else first + batch))
+def run_batches(
+    rows: np.ndarray, batch: int, refill: bool, device: Any, run: Callable[[np.ndarray, int], Iterator[tuple[Any, T]]]
+) -> Iterator[tuple[Any, T]]:
+    """Yield what `run` yields of batches of `batch` rows, one after another, or, if `refill`, of all rows as one batch
+    that is refilled. If memory is too little, batches are half as large from there on: a row's tokens stay the same,
+    because its noise is keyed by its id. Raises ParityError if it is too little for one row.
+
+    rows  [N] indices of rows
+    run   decodes a batch, rows and how many of them at once, and yields (rows that ended, what was decoded of them)
+    """
+    while len(rows):
+        batch = min(batch, len(rows))
+        begun, ended = rows if refill else rows[:batch], set()
         try:
-            yield decode_batch(kind, loaded, spec, batch_rows, batch, (first, len(rows["ids"])))
+            for some, decoded in run(begun, batch):
+                yield some, decoded
+                ended.update(np.asarray(some).tolist())
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            problem = f"out of memory: batch {batch} on {loaded.device}"
+            problem = f"out of memory: batch {batch} on {device}"
             if batch == 1:
                 raise ParityError(f"{problem}: one row does not fit; allowed: a device with more") from None
             batch = batch // 2
             print(f"{problem}; {batch} from here on, with the same tokens", file=sys.stderr, flush=True)
+            is_short = True
         else:
-            first += len(batch_rows["ids"])
-            continue
-        if torch.cuda.is_available():  # not inside the handler, where the error still holds the failed batch's memory
+            is_short = False
+        rows = rows[~np.isin(rows, list(ended))]
+        if is_short and torch.cuda.is_available():  # not inside the handler, where the error holds the batch's memory
             torch.cuda.empty_cache()
+
+
+def stream_batch(
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, done: tuple[int, int]
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """Decode a batch of rows, at_once of them at a time, and yield rows when they have ended: see `stream`. A batch
+    that is not refilled ends as a whole. done: as of `note_passes`."""
+    module = import_kind(kind)
+    noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
+    began = time.perf_counter()
+    model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
+    queue = getattr(model, "queue", None)
+    steps = note_passes(steps, done, queue)
+    n_ended = 0
+
+    def finish(some: np.ndarray, columns: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Complete the columns of rows that have ended."""
+        nonlocal n_ended
+        n_ended += len(some)
+        columns["passes"] = columns["depth" if kind == "continuous" else "nfe"]
+        columns["seconds"] = (time.perf_counter() - began) / n_ended
+        columns |= {"forced": model.forced} if kind == "discrete" else {}
+        return some, columns
+
+    if queue is None:
+        yield finish(np.arange(at_once), module.columns(rows, model, start, module.record(model, start, steps)))
+        return
+    recorder = module.Recorder(model, start)
+    for step in steps:
+        recorder.write(step)
+        if some := recorder.take_ended():
+            yield finish(np.array(some), recorder.read_rows(some))
+    left = [*recorder.seen]
+    decoded = recorder.finish()
+    yield finish(np.array(left), {name: getattr(decoded, name)[left] for name in ("tokens", "step", "nfe")})
+
+
+def stream(
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, refill: bool = False
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """Decode all rows by the method of `spec`, `batch` of them at once, with the tokens of `decode`, and yield rows as
+    soon as they have ended: their indices and their columns.
+
+    tokens, step, and of vectors and texts order, as shards have them
+    passes   of the target that a row took part in; of vectors all calls one after another
+    seconds  wall time since the batch began, divided by its rows that have ended
+    forced   [L] of image tokens: the token that the grammar forces at a position, or -1
+
+    refill: a waiting row takes the place of one that is done, if the method declares REFILLS."""
+    refill = refill and declaration(kind, spec["method"]).REFILLS
+    total = len(rows["ids"])
+
+    def run(begun: np.ndarray, at_once: int) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+        of_batch = {name: column[begun] for name, column in rows.items()}
+        for some, columns in stream_batch(kind, loaded, spec, of_batch, at_once, (int(begun[0]), total)):
+            yield begun[some], columns
+
+    yield from run_batches(np.arange(total), batch, refill, loaded.device, run)
 
 
 def decode(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, refill: bool = False) -> Shard:
     """Decode all rows by the method of `spec`, `batch` of them at once; return the shard, without provenance. refill: a
     waiting row takes the place of one that is done, if the method declares REFILLS."""
     refill = refill and declaration(kind, spec["method"]).REFILLS
-    decoded = batches(kind, loaded, spec, rows, batch, refill)
-    total = 1 if refill else -(-len(rows["ids"]) // batch)
-    return Shard(join(list(progress(decoded, total, f"{spec['method']} {dump_canonical(spec['options'])}"))))
+    total = len(rows["ids"])
+
+    def run(begun: np.ndarray, at_once: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        of_batch = slice_rows(rows, slice(int(begun[0]), int(begun[-1]) + 1))
+        yield begun, decode_batch(kind, loaded, spec, of_batch, at_once, (int(begun[0]), total))
+
+    decoded = (columns for _, columns in run_batches(np.arange(total), batch, refill, loaded.device, run))
+    label = f"{spec['method']} {dump_canonical(spec['options'])}"
+    return Shard(join(list(progress(decoded, 1 if refill else -(-total // batch), label))))

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 PROMPTS = "prompts/plain.txt"
+ELSEWHERE = ("classes:", "datasets:", "https://", "http://")  # what begins so is no file of this machine
 LABELS = "classes:1000"  # a prompt set of numbers, as many as are asked for, which needs no file
 
 
-def replace_absent_data(raw: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def replace_absent_data(raw: dict[str, Any], captions: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Return a copy of a configuration without files of data that do not exist, and a line for each of them: prompts
     become numbers, captions the workflow's own, texts embedded ones; pictures to compare with, and networks that judge,
-    are left out."""
+    are left out. captions: prompts become the workflow's own captions too, of which there are few."""
     raw = copy.deepcopy(raw)
     lines: list[str] = []
 
     def is_absent(key: str, name: Any) -> bool:
         """Return whether a file or folder does not exist; if so, note it."""
-        if not isinstance(name, str) or not name or name.startswith(("classes:", "datasets:")) or Path(name).exists():
+        if not isinstance(name, str) or not name or name.startswith(ELSEWHERE) or Path(name).exists():
             return False
         lines.append(f"{key} = {name!r}: no such file; put it there")
         return True
@@ -32,8 +33,10 @@ def replace_absent_data(raw: dict[str, Any]) -> tuple[dict[str, Any], list[str]]
         prompts = content.get(field)
         if isinstance(prompts, dict) and is_absent(f"{section}.{field}.file", prompts.get("file")):
             counts = {k: v for k, v in prompts.items() if k not in ("file", "format", "column", "caption")}
-            file = LABELS if section == "image" else PROMPTS
-            content[field] = {**counts, "file": file} | ({} if section == "image" else {"limit": 32})
+            if section == "image" and not (captions and prompts.get("format") != "labels"):
+                content[field] = {**counts, "file": LABELS}
+            else:
+                content[field] = {**counts, "file": PROMPTS, "limit": 32}
     tasks = raw["text"].get("tasks") if isinstance(raw.get("text"), dict) else None
     for kind, settings in (tasks or {}).items():
         for i, task in enumerate(settings if isinstance(settings, list) else ()):

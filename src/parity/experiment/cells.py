@@ -26,7 +26,7 @@ from parity.experiment.options import (
     needs,
     runs_on_enumerable,
 )
-from parity.experiment.schema import DECODED, Config, PromptSpec, TextTasks
+from parity.experiment.schema import DECODED, Config, ModelSpec, PromptSpec, TextTasks
 
 LOSSY = 5  # methods that claim to be lossy are tested on samples a fifth as large, because their faults are large
 Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods share; whether there is a control cell
@@ -38,7 +38,7 @@ class Cell:
 
     role  "reference": the baseline, with which the others are compared: plain decoding, or what `find_baseline` finds;
           "control": the same on another seed, the null row of every table; "method"; "again": a repetition on one more
-          seed
+          seed; "run": a further run of a reference or method, which gives its figures their spread
     """
 
     kind: str
@@ -57,6 +57,11 @@ class Cell:
     @property
     def claim(self) -> str:
         return claim(self.kind, self.spec["method"], self.spec["options"])
+
+    @property
+    def is_repetition(self) -> bool:
+        """Return whether the cell is of another one's row: a repetition or a further run of it."""
+        return self.role in ("again", "run")
 
 
 @dataclass(frozen=True)
@@ -206,20 +211,39 @@ def digest_companion(config: Config, kind: str, method: str, model: str) -> dict
     return {companion: sums(weights.EMBEDDED).get(f"{companion}.safetensors", "")[:16]}
 
 
+def list_runs(config: Config, cell: Cell) -> list[Cell]:
+    """List the further runs of a cell of vectors (`continuous.repeats`): as many images each, numbered on; [] for
+    controls and repetitions."""
+    section = config.continuous
+    if cell.kind != "continuous" or section is None or cell.role not in ("reference", "method"):
+        return []
+    firsts = (run * section.images for run in range(1, section.repeats))
+    return [Cell(cell.kind, {**cell.spec, "first": first}, "run") for first in firsts]
+
+
+def lacks_companion(kind: str, method: str, model: ModelSpec) -> bool:
+    """Return whether a published model of vectors has no draft model, which a method needs: it is not run on it."""
+    companion = needs(kind, method) if kind == "continuous" else ""
+    return bool(companion) and model.source != "embedded" and not model.folder and companion not in model.files
+
+
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
     """List every cell of an experiment: the baseline as reference and as control under independent seeds, every other
-    variant of a method once; with `config.repeat`, each variant once more."""
+    variant of a method once, each with its further runs; with `config.repeat`, each variant once more."""
     result = []
     seeds = config.seeds
     for kind in kinds(config):
         methods = getattr(config, KINDS[kind]).methods
         baseline = find_plain_method(kind), find_baseline(config, kind)
-        texts = weights.list_models(config, kind) if kind == "anysubset" else {}
+        models = weights.list_models(config, kind)
+        texts = models if kind == "anysubset" else {}
         runs = {name: weights.list_text_methods(spec) for name, spec in texts.items()}
         for shared, controlled in CONDITIONS[kind](config, prompts):
             for method, chosen in [(m, variant) for m, variants in methods.items() for variant in variants]:
                 prompt = declaration(kind, method).PROMPT
                 if prompt is not None and shared.get("prompt") != prompt:
+                    continue
+                if lacks_companion(kind, method, models[shared["model"]]):
                     continue
                 if kind == "anysubset" and method not in runs[shared["model"]]:
                     continue
@@ -228,7 +252,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                     roles = [("reference", seeds.reference)] + [("control", seeds.control)] * controlled
                 for role, seed in [*roles, *([("again", seeds.again)] if config.repeat else [])]:
                     spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
-                    result.append(Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role))
+                    cell = Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role)
+                    result += [cell, *list_runs(config, cell)]
     return result
 
 

@@ -3,6 +3,7 @@
 Everything stops here, before any job, with one line that names the key, the value and what is allowed.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from parity.experiment import (
     tuned,
     weights,
 )
-from parity.experiment.cells import Cell, cells, kinds, wrap_in_list
+from parity.experiment.cells import Cell, cells, kinds, lacks_companion, wrap_in_list
 from parity.experiment.config_overlay import resolve_paths, scale_config
 from parity.experiment.options import (
     KINDS,
@@ -34,12 +35,14 @@ from parity.experiment.options import (
     options,
 )
 from parity.experiment.prompt_files import check_embedded, read_prompts
+from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import (
     Config,
     ContinuousSection,
     ImageSection,
     ModelSpec,
     PromptSpec,
+    ShardedSection,
     TextSection,
     validate,
 )
@@ -58,7 +61,7 @@ def make_plan(
     """Make the plan of an experiment from its configuration `raw`: the checked configuration, scaled, its prompts and
     cells. Raises ConfigError for the first thing that is wrong. `find` gives a path for a name that does not exist from
     here; `make` writes stand-ins; `pin` gives a repository's commit; `published` are CSV files of papers' tables."""
-    ready = pins.fill_pins(stand_in.use_stand_ins(resolve_paths(raw, find), make), pin)
+    ready = pins.fill_pins(stand_in.use_stand_ins(add_networks(resolve_paths(raw, find)), make), pin)
     loaded = make_config(resolve_paths(ready, find))
     notes = describe_unread(loaded)
     config = scale_config(count_prompts(loaded))
@@ -84,12 +87,18 @@ def count_prompts(config: Config) -> Config:
 
 
 def describe_unread(config: Config) -> list[str]:
-    """Describe in a line each prompt set of which a default limit, or the file itself, leaves out prompts."""
+    """Describe in a line each prompt set of which a default limit, or the file itself, leaves out prompts, and each
+    method that is not run on a model without a draft model."""
     specs: dict[str, PromptSpec | None] = {
         "image.prompts": config.image.prompts if config.image else None,
         "continuous.captions": config.continuous.captions if config.continuous else None,
     }
     lines = []
+    for method, (name, model) in itertools.product(
+        config.continuous.methods if config.continuous else (), weights.list_models(config, "continuous").items()
+    ):
+        if lacks_companion("continuous", method, model):
+            lines.append(f"models.{name} names no draft model: {method} is not run on it")
     for key, spec in specs.items():
         if spec is not None and "limit" not in spec.model_fields_set:
             number = sum(1 for _ in prompt_files.iter_rows(spec, Path(), f"{key}.file = {spec.file!r}"))
@@ -157,11 +166,16 @@ def check_judges(value: Config) -> None:
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
     for name, spec in value.networks.list_named().items():
-        if not spec.repo and not Path(spec.file).exists():
+        key = f"networks.{name}.file"
+        if spec.repo:
+            continue
+        if model_checks.is_remote(spec.file):
+            model_checks.check_address(key, spec.file)
+        elif not Path(spec.file).exists():
             problem = describe_missing(Path(spec.file))
-            raise ConfigError(f"networks.{name}.file = {spec.file!r}: {problem}; allowed: a path, or repo and revision")
-        if not spec.repo:
-            checkpoint_files.check_readable(f"networks.{name}.file", Path(spec.file))
+            raise ConfigError(f"{key} = {spec.file!r}: {problem}; allowed: a path, an address, or repo and revision")
+        else:
+            checkpoint_files.check_readable(key, Path(spec.file))
     architecture = recipes[value.protocol]["clip"]
     clip = value.networks.clip
     if clip is not None and architecture and clip.architecture not in ("", architecture):
@@ -236,6 +250,7 @@ def check_text(section: TextSection, models: dict[str, ModelSpec]) -> None:
         for i, task in enumerate(tasks):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
                 raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: {describe_missing(Path(task.data))}")
+    check_shards("text", section, section.tasks.count_fewest(), "texts of a task")
     prompts = {t.prompt for t in section.tasks.infilling}
     for method in section.methods:
         prompt = declaration("anysubset", method).PROMPT
@@ -263,16 +278,24 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
     """Check captions, and that each model has its files, is as large as options, and can do what settings ask for."""
     if section.captions is not None:
         read_captions(section)
-    drafted = any(needs("continuous", m) == "draft" for m in section.methods)
+    check_shards("continuous", section, section.images, "images of a run")
+    drafting = [m for m in section.methods if needs("continuous", m) == "draft"]
+    single = [model for model, spec in models.items() if drafting and lacks_companion("continuous", drafting[0], spec)]
     for model, spec in models.items():
         family = weights.read_family(spec.family)
         model_checks.check_captions(model, spec, section.captions)
-        model_checks.check_pair(model, drafted, spec)
+        model_checks.check_pair(model, bool(drafting) and (model not in single or len(single) == len(models)), spec)
         tokens = weights.list_option_sizes(spec)
         check_at_most("continuous", section.methods, tokens, f"the {tokens['length']} tokens of an image ({model})")
         check_head(model, family, section)
         if family["causal"]:
             check_causal(model, section)
+
+
+def check_shards(name: str, section: ShardedSection, rows: int, noun: str) -> None:
+    """Raise ConfigError for more shards than a cell of the section `name` has rows; `noun` says what these are."""
+    if section.shards is not None and section.shards > rows:
+        raise ConfigError(f"{name}.shards = {section.shards}: more than the {rows} {noun}; allowed: at most that")
 
 
 def read_captions(section: ContinuousSection) -> list[str]:

@@ -18,10 +18,19 @@ from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
 from parity.base.text_files import read_text
-from parity.experiment.schema import CLASSES, Config, ContinuousSection, ImageSection, PromptSpec, TextSection
+from parity.experiment.schema import (
+    CLASSES,
+    Config,
+    ContinuousSection,
+    ImageSection,
+    PromptSpec,
+    ShardedSection,
+    TextSection,
+)
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
 FEWEST = 2  # smallest number of prompts, texts or images of which a figure with an error can be made
+FEWEST_COMPARED = 8  # smallest number of images that are compared with a reference: FID, precision and recall need it
 UNLIKE = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")  # octal, and base 60
 FILES = (  # keys whose values are files or folders, which are looked for in the workflow's folder too
     "image.prompts.file", "image.reference", "text.tasks.*.*.data", "continuous.captions.file", "continuous.reference",
@@ -157,17 +166,23 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
             if (
                 isinstance(name, str)
                 and name
-                and not name.startswith(("datasets:", CLASSES))
+                and not name.startswith(("datasets:", "https://", "http://", CLASSES))
                 and not os.path.exists(name)
             ):
                 holder[key] = find(name)
     return raw
 
 
+def limit_shards(section: ShardedSection, rows: int) -> dict[str, int]:
+    """Limit the shards of a section, if it names them, to the rows of its smallest cell: its new `shards`, or {}."""
+    return {} if section.shards is None else {"shards": min(section.shards, rows)}
+
+
 def scale_config(config: Config) -> Config:
     """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
-    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two. The
-    configuration itself if nothing is left out."""
+    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two, of
+    runs too, or of images that are compared with a reference FEWEST_COMPARED. The configuration itself if nothing is
+    left out."""
     is_trial = config.stand_in is True or getattr(config.stand_in, "size", "") == "small"
     if config.scale == 1 and not is_trial:
         return config
@@ -175,20 +190,31 @@ def scale_config(config: Config) -> Config:
     if config.scale != 1:
         update["experiment"] = f"{config.experiment}-x{config.scale:g}"
 
-    def share(n: int) -> int:
-        return min(n, max(FEWEST, 0 if is_trial else math.ceil(n * config.scale)))
+    def share(n: int, reference: str = "") -> int:
+        """Return how many of n prompts, texts or images are run; reference: what a section compares its images with."""
+        if is_trial:
+            return min(n, FEWEST_COMPARED if reference else FEWEST)
+        return min(n, max(FEWEST, math.ceil(n * config.scale)))
 
     if config.image is not None:
         prompts = config.image.prompts
-        limit = share(prompts.limit)
-        smaller = {"limit": limit, "shards": min(prompts.shards, limit * prompts.repeats)}
+        limit = share(prompts.limit, config.image.reference)
+        images = min(limit, FEWEST) if is_trial else limit  # a trial starts no more jobs than it must
+        smaller = {"limit": limit, "shards": min(prompts.shards, images * prompts.repeats)}
         update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=smaller)})
     if config.text is not None:
         tasks = {
             kind: [task.model_copy(update={"rows": share(task.rows)}) for task in task_list]
             for kind, task_list in config.text.tasks
         }
-        update["text"] = config.text.model_copy(update={"tasks": config.text.tasks.model_copy(update=tasks)})
+        fewer = config.text.tasks.model_copy(update=tasks)
+        update["text"] = config.text.model_copy(
+            update={"tasks": fewer, **limit_shards(config.text, fewer.count_fewest())}
+        )
     if config.continuous is not None:
-        update["continuous"] = config.continuous.model_copy(update={"images": share(config.continuous.images)})
+        images = share(config.continuous.images, config.continuous.reference)
+        repeats = min(config.continuous.repeats, FEWEST) if is_trial else config.continuous.repeats
+        update["continuous"] = config.continuous.model_copy(
+            update={"images": images, "repeats": repeats, **limit_shards(config.continuous, images)}
+        )
     return config.model_copy(update=update)

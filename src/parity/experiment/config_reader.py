@@ -6,6 +6,7 @@ from pathlib import Path
 from parity.experiment import checks, code_digest, pins, stand_in, tuned
 from parity.experiment.config_overlay import read_experiment, resolve_paths
 from parity.experiment.options import KINDS
+from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import Config
 
 
@@ -23,5 +24,5 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
     for kind, section in KINDS.items():
         if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
             auto += [kind] if raw[section]["methods"].pop(tuned.AUTO, None) else []
-    raw = stand_in.use_stand_ins(resolve_paths(raw, find_shipped), stand_in.make_stand_ins)
+    raw = stand_in.use_stand_ins(add_networks(resolve_paths(raw, find_shipped)), stand_in.make_stand_ins)
     return checks.make_config(pins.fill_pins(raw, pins.make_pin_reader())), auto

@@ -40,13 +40,15 @@ def describe_released(parameters: int, bytes_each: int, layers: int = 0, width: 
 
 CHAMELEON = describe_released(7_043_090_432, 2, 32, 4096)
 DRAFTER = describe_released(44_567_040, 2, 1, 1280)
+EMU3 = describe_released(8_762_751_807, 2, 32, 4096)._replace(keys=1024)  # with its vision tokenizer
 XL = describe_released(777_923_840, 4, 36, 1280)
 XLNET = describe_released(116_750_336, 4, 12, 768, vocab=32000)
 # The file holds the encoder, too, of 29,423,616 numbers, which no job loads.
 VQGAN = Network(41_457_795, 4 * (41_457_795 + 29_423_616), channels=128, stride=16)
 KL16 = describe_released(66_456_019, 4, channels=128, stride=16)
-# The networks of papers' tables by repository and path. tests/experiment/test_network_sizes.py counts their parameters
-# anew; bytes of files follow from the dtype that their authors name, and the hub tells the true ones.
+# The networks of papers' tables by repository and path, or by the file's name where they are at an address.
+# tests/experiment/test_network_sizes.py counts their parameters anew; bytes of files follow from the dtype that their
+# authors name, and the hub tells the true ones.
 RELEASED = {
     "Alpha-VLLM/Lumina-mGPT-7B-512:.": CHAMELEON,
     "Alpha-VLLM/Lumina-mGPT-7B-768:.": CHAMELEON,
@@ -59,6 +61,8 @@ RELEASED = {
     "google/flan-t5-xl:.": Network(1_223_527_424, 4 * 2_783_959_040, 24, 2048, 2048),  # decoder is not read
     "jadohu/llamagen_drafter:.": DRAFTER,
     "jadohu/llamagen2_drafter:.": DRAFTER,
+    "jadohu/anole_drafter:.": describe_released(504_393_728, 2, 1, 4096),
+    "Emu3-community/Emu3-Gen-hf:.": EMU3,
     "jadechoghari/mar:mar-base.safetensors": describe_released(207_924_768, 4, 12, 768),
     "jadechoghari/mar:mar-large.safetensors": describe_released(478_326_304, 4, 16, 1024),
     "jadechoghari/mar:mar-huge.safetensors": describe_released(942_403_104, 4, 20, 1280),
@@ -77,6 +81,8 @@ RELEASED = {
     "timm/vit_base_patch16_clip_224.openai:open_clip_model.safetensors": describe_released(149_620_737, 4),
     "timm/vit_base_patch32_clip_224.openai:open_clip_model.safetensors": describe_released(151_277_313, 4),
     "xswu/HPSv2:HPS_v2.1_compressed.pt": describe_released(986_109_441, 4),
+    "pt_inception-2015-12-05-6726825d.pth": describe_released(23_885_486, 4),
+    "vgg16-397923af.pth": describe_released(138_357_544, 4),
 }
 ASSUMED = CHAMELEON._replace(vocab=65536)  # for a network of which nothing is known: 7 billion parameters
 ASSUMED_PAINTER = KL16  # for an image tokenizer or autoencoder of which nothing is known
@@ -161,6 +167,8 @@ def find_judge(spec: NetworkSpec) -> Network | None:
     """Find the sizes of a network that judges pictures; None if nothing is known of it."""
     if spec.repo:
         return RELEASED.get(f"{spec.repo}:{spec.file}")
+    if "://" in spec.file:
+        return RELEASED.get(spec.file.rpartition("/")[2])
     file = Path(spec.file)
     return read_network(file, "", file.stat().st_mtime_ns) if file.exists() else None
 

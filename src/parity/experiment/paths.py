@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
-from parity.experiment.schema import Config, ModelSpec
+from parity.experiment.options import KINDS
+from parity.experiment.schema import Config, ImageSection, ModelSpec, PromptSpec, ShardedSection
 
 REAL = 512  # number of real pictures that those of embedded continuous models are compared with
 
@@ -29,23 +30,27 @@ def prompt_set(config: Config, prompts: list[str]) -> str:
     return f"{digest_prompts(prompts)}-{config.image.prompts.repeats}x{jobs(config, 'discrete')}"
 
 
+def find_sharding(config: Config, kind: str) -> PromptSpec | ShardedSection:
+    """Find what says in how many `shards` and `jobs` the cells of a kind are decoded."""
+    section = getattr(config, KINDS[kind])
+    return section.prompts if isinstance(section, ImageSection) else section
+
+
 def jobs(config: Config, kind: str) -> int:
-    """Count the jobs that decode a cell, each to one file: image.prompts.jobs, or the number of shards if that is
-    smaller; one for texts and vectors."""
-    if kind != "discrete" or config.image is None:
-        return 1
-    return min(config.image.prompts.shards, config.image.prompts.jobs)
+    """Count the jobs that decode a cell, each to one file: `jobs`, or the number of shards if that is smaller."""
+    sharding = find_sharding(config, kind)
+    return min(sharding.shards or 1, sharding.jobs)
 
 
 def shards_of_a_job(config: Config, kind: str) -> int:
-    """Count the shards that a job decodes one after another."""
-    shards = config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
-    return -(-shards // jobs(config, kind))
+    """Count the shards that a job decodes one after another; 0 where it follows from its batches."""
+    shards = find_sharding(config, kind).shards
+    return 0 if shards is None else -(-shards // jobs(config, kind))
 
 
 def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = None) -> list[str]:
-    """List the input files that a cell is decoded from, one for each job, or that of the job `shard` alone; [] for
-    continuous models, whose images are only numbered."""
+    """List the input files that a cell is decoded from: of image tokens one for each job, or that of the job `shard`
+    alone; of texts one, of which each job takes its part; [] for continuous models, whose images are only numbered."""
     spec = cell.spec
     if cell.kind == "discrete":
         folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"

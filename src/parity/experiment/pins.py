@@ -86,7 +86,7 @@ def fill_pins(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     for spec in judges.values() if isinstance(judges, dict) else ():
         if isinstance(spec, dict) and spec.get("repo") and not spec.get("revision"):
             pinned = pin(f"{spec['repo']}:{spec.get('file')}")
-            spec |= {"revision": pinned["commit"], "sha256": pinned["sha256"]}
+            spec |= {"sha256": pinned["sha256"], **spec, "revision": pinned["commit"]}
     return raw
 
 

@@ -140,10 +140,12 @@ class PromptSpec(Strict):
 
 
 class NetworkSpec(Strict):
-    """A published network that a metric asks, as one file or folder of its repository or of this machine. It is
-    verified before anything reads it; no library fetches it."""
+    """A published network that a metric asks, as one file or folder of its repository, at an address or of this
+    machine. It is verified before anything reads it; no library fetches it."""
 
-    file: File = Field(description="its weights, or a folder of weights and configuration; with repo: a path in it")
+    file: File = Field(
+        description="its weights, or a folder of weights and configuration; with repo: a path in it; or https://host/file"
+    )
     sha256: Hex64
     repo: str = Field("", description="owner/name; '' for a file here")
     revision: Commit = Field("", description="the 40-hex commit; a branch would move")
@@ -159,11 +161,14 @@ class NetworkSpec(Strict):
     def _check_repo(self):
         if bool(self.repo) != bool(self.revision):
             raise ValueError("repo and revision go together; allowed: both, or neither for a file here")
+        if self.repo and "://" in self.file:
+            raise ValueError(f"file = {self.file!r} with repo; allowed: an address alone, or a path in the repository")
         return self
 
 
 class Networks(Strict):
-    """Networks that judge pictures of published models; a metric whose network is not named here says so."""
+    """Networks that judge pictures of published models; a metric whose network is not named here says so. Without this
+    key they are the protocol's, if one is named."""
 
     clip: NetworkSpec | None = Field(None, description="CLIP-score: an open_clip network")
     inception: NetworkSpec | None = Field(
@@ -314,6 +319,11 @@ class TextTasks(Strict):
     last_word: list[TextTask] = []
     choice: list[TextTask] = []
 
+    def count_fewest(self) -> int:
+        """Count the texts of the smallest of the tasks that methods decode; 1 without such a task."""
+        decoded = [task for kind in DECODED for task in getattr(self, kind)]
+        return min((task.rows * getattr(task, "attempts", 1) for task in decoded), default=1)
+
 
 DECODED = ("infilling", "stories", "code")  # text tasks that methods decode
 ASKED = tuple(name for name in TextTasks.model_fields if name not in DECODED)  # those that ask for the model's laws
@@ -322,6 +332,21 @@ ASKED = tuple(name for name in TextTasks.model_fields if name not in DECODED)  #
 class Section(Strict):
     methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants, sets of options; {}: defaults")
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
+
+
+class ShardedSection(Section):
+    """A section whose cells are decoded in parts; images of tokens have them in `prompts`."""
+
+    shards: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="parts of a cell, each kept as soon as it is decoded; null: one job, which keeps every four"
+        " batches. Changes no result but rounding",
+    )
+    jobs: int = Field(
+        64, ge=1, le=1000, description="at most so many jobs decode a cell's shards; changes no result but rounding"
+    )
 
 
 class TrainingSpec(Strict):
@@ -360,7 +385,7 @@ class ImageSection(Section):
     )
 
 
-class TextSection(Section):
+class TextSection(ShardedSection):
     """The experiment on text: models of kind `anysubset`."""
 
     tasks: TextTasks = TextTasks()
@@ -371,11 +396,18 @@ class TextSection(Section):
     run_generated_code: bool = Field(False, description="run what a model wrote in a sandbox; false: no pass@1")
 
 
-class ContinuousSection(Section):
+class ContinuousSection(ShardedSection):
     """The experiment on tokens that are vectors: models of kind `continuous`."""
 
     captions: PromptSpec | None = Field(None, description="in turn, for published models that read captions")
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
+    repeats: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="runs of each method, of `images` images each, numbered on and so with noise of their own; figures"
+        " of sets of images (FID, IS ...) are the runs' mean, with their standard deviation",
+    )
     sampling: Annotated[HeadSpec | list[HeadSpec], AfterValidator(check_sampling)] = HeadSpec()
     batch: Annotated[list[Batch], AfterValidator(check_distinct)] = Field(
         [32], min_length=1, max_length=8, description="images decoded at once; several compare speed"
@@ -422,7 +454,9 @@ class Config(Strict):
     text: TextSection | None = None
     continuous: ContinuousSection | None = None
     networks: Networks = Networks()
-    protocol: str = Field("clean", description="how published models' pictures are measured: see metrics/protocols.py")
+    protocol: str = Field(
+        "clean", description="how published models' pictures are measured, and by which networks: metrics/protocols.py"
+    )
     seeds: Seeds = Seeds()
     repeat: bool = Field(False, description="decode every method again on seeds.again, to confirm or clear a rejection")
     equality: EqualitySpec = EqualitySpec()

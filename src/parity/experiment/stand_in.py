@@ -2,9 +2,10 @@
 ones. It shows that everything runs; its figures say nothing of a model. `stand_in: {size: published}`: with random
 networks of the sizes that authors released; prompts, batches and options stay, so that it shows what a run takes.
 
-Embedded networks stay. Prompts and data that are missing are replaced (`absent_data`). With small networks, length
-options such as `window` are capped at their length, tests are as small as possible, and `config_overlay.scale_config`
-takes as few prompts, texts and images as it can.
+Embedded networks stay. Prompts and data that are missing are replaced (`absent_data`); where an experiment compares
+with images, a few random ones take their place. With small networks, length options such as `window` are capped at
+their length, tests are as small as possible, and `config_overlay.scale_config` takes as few prompts, texts and images
+as it can.
 """
 
 import copy
@@ -26,6 +27,7 @@ from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small
+REFERENCE = "reference_images"  # the stand-in for images to compare with
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 BANNER = "Stand-ins: random networks in the published formats. No figure here says anything of the models."
 
@@ -68,7 +70,7 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
     if weights.find_kind(family) == "anysubset":
         return [spec.get("stand_in") or weights.read_family(family).get("stand_in", family), "gpt2"]
     name = spec.get("stand_in") or family
-    drafter = "anole_drafter" if name == "anole" else "eagle_drafter"
+    drafter = "anole_drafter" if family == "chameleon" else "eagle_drafter"
     return [name, drafter] if "drafter" in (spec.get("files") or {}) else [name]
 
 
@@ -95,13 +97,15 @@ def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     judges, models = raw.get("networks") or {}, raw.get("models") or {}
     published = {n: spec for n, spec in models.items() if spec.get("source", "embedded") != "embedded"}
     names = list(dict.fromkeys(name for spec in published.values() for name in name_stand_ins(spec)))
-    entries = {**make(names, published_sizes), **make([*judges], False)}
+    compared = list_compared(raw, published, published_sizes)
+    entries = {**make(names, published_sizes), **make([*judges, *([REFERENCE] if compared else [])], False)}
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
     raw["networks"] = {n: {"file": entries[n]["files"][n], "sha256": entries[n]["sha256"][n]} for n in judges}
     stand_ins = {name: make_entry(spec, entries) for name, spec in published.items()}
     raw["models"] = {**models, **stand_ins}
-    raw, _ = replace_absent_data(raw)
+    replace_references(raw, compared, entries[REFERENCE]["files"][REFERENCE] if compared else "", published_sizes)
+    raw, _ = replace_absent_data(raw, captions=not published_sizes)
     specs = [ModelSpec(**entry) for entry in stand_ins.values()]
     for kind, section in KINDS.items() if not published_sizes else ():
         if isinstance(raw.get(section), dict):
@@ -109,10 +113,34 @@ def use_stand_ins(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     return raw
 
 
+def list_compared(raw: Mapping[str, Any], published: Mapping[str, Any], published_sizes: bool) -> list[str]:
+    """List the sections of a configuration whose images are compared with a `reference` that stand-ins replace: all
+    that name one and run published models alone; with stand-ins of published sizes those whose reference is absent."""
+    compared = []
+    for kind, section in KINDS.items():
+        content = raw.get(section)
+        if not isinstance(content, dict) or not content.get("reference"):
+            continue
+        of_kind = [n for n, spec in (raw.get("models") or {}).items() if weights.find_kind(spec["family"]) == kind]
+        is_here = published_sizes and Path(str(content["reference"])).exists()
+        if of_kind and set(of_kind) <= set(published) and not is_here:
+            compared.append(section)
+    return compared
+
+
+def replace_references(raw: dict[str, Any], compared: Sequence[str], images: str, published_sizes: bool) -> None:
+    """Let the sections `compared` compare with the random `images`, in place; others, unless with stand-ins of
+    published sizes, with none."""
+    for section in KINDS.values():
+        content = raw.get(section)
+        if section in compared:
+            raw[section] = {k: v for k, v in raw[section].items() if k != "reference_images"} | {"reference": images}
+        elif isinstance(content, dict) and not published_sizes:
+            content.pop("reference", None)
+
+
 def shrink(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Shrink a section in place: one batch size, no pictures to compare with, no one-token tests, and options that fit
-    the stand-ins `models`."""
-    section.pop("reference", None)
+    """Shrink a section in place: one batch size, no one-token tests, and options that fit the stand-ins `models`."""
     if kind == "continuous":
         section |= {"forced": 0, "batch": [FEWEST]}
     cap_options(kind, section, models)

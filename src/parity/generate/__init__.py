@@ -9,7 +9,6 @@ A picture is the one that the workflow's cell of that seed has for the same capt
 
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from parity_certify.seeding import check_seed
 from parity.base import machine
 from parity.base.devices import check
 from parity.base.errors import ConfigError, ParityError
+from parity.base.headers import find_widest
 from parity.decode import loop
 from parity.embedded.scenes import WORDS
 from parity.experiment import tuned, weights
@@ -46,15 +46,18 @@ BLANK = "___"  # stands for a word to fill in
 class Made:
     """One picture or text.
 
+    number   its place among all that were asked for, from 0
     prompt   the caption, the class, or the text with blanks
     image    PIL.Image, of a picture; None of a text
     text     the text filled in; None of a picture
     tokens   [L] int64, or [L, D] of vectors
     passes   of the target, one after another; of vectors all calls one after another, of heads too
-    seconds  of the batch that it was decoded in, divided by the batch
+    seconds  of its batch until it was done, divided by what of the batch was done
+    facts    model, revision, method, options, sampling, dtype and seed: what the tokens depend on, beside the prompt
     final    [rows, columns] of a picture's cells: the pass, of vectors the step, that made each final; [0, 0] of a text
     """
 
+    number: int
     prompt: str
     image: Any
     text: str | None
@@ -72,7 +75,7 @@ class Made:
 
 def lay_out(step: np.ndarray, free: np.ndarray, width: int) -> np.ndarray:
     """Lay the passes [L] of a picture's tokens out in rows of `width`, without those that are not free [L] bool: the
-    tokens between rows, and behind the last."""
+    tokens between rows, and after the last."""
     rows = len(step) // width
     return step[: rows * width].reshape(rows, width)[:, free[:width]]
 
@@ -87,11 +90,17 @@ class Generator:
         dtype: str = "",
         device: str = "",
         manifest: dict[str, Any] | None = None,
+        compile: str = "",
+        capture: str = "",
     ):
         """Choose the device, by default a GPU if there is one; files and networks are loaded when they are needed.
-        dtype: of a transformer of image tokens, that of the configuration by default; manifest: of the model's files,
-        where they are there already. Raises ParityError for another model's dtype, and for a device that is not
-        there."""
+
+        dtype     of a transformer of image tokens; by default the configuration's, else that of the model's files
+        manifest  of the model's files, where they are there already
+        compile, capture  as in the configuration, which says them by default
+
+        Raises ParityError for another model's dtype, and for a device that is not there.
+        """
         self.case = case
         self.kind = case.kind
         self.config = config
@@ -100,10 +109,13 @@ class Generator:
             raise ParityError(
                 f"dtype {dtype}: {case.model} is computed in float32; allowed: of a model of image tokens"
             )
-        self.dtype = dtype or case.setting.get("dtype", "float32")
         # not claimed: jobs may use the GPU meanwhile, as a notebook may never end
         self.device = device or ("cuda" if machine.gpu() else "cpu")
-        check(self.device, self.dtype)
+        self.compile, self.capture = compile or config.compile, capture or config.capture
+        if config.image is not None and "dtype" in config.image.model_fields_set:
+            dtype = dtype or config.image.dtype
+        self.given_dtype = dtype
+        check(self.device, dtype or "float32")
         if manifest is not None:
             self.manifest = manifest
         self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
@@ -114,6 +126,15 @@ class Generator:
         raw = dump_model(self.config, self.kind, self.case.model)
         folder = Path(f"results/checkpoints/{self.kind}/{self.case.model}-{self.case.setting['revision']}")
         return fetch.make_manifest(self.kind, self.case.model, raw, folder)
+
+    @cached_property
+    def dtype(self) -> str:
+        """The dtype of the transformer: the one that was given, else bfloat16 of a published model of image tokens
+        whose files hold it, else float32."""
+        if self.given_dtype or self.kind != "discrete" or self.case.spec.source == "embedded":
+            return self.given_dtype or "float32"
+        files = Path(self.manifest["files"][self.family["files"][0]])
+        return "bfloat16" if find_widest(files) == "BF16" else "float32"
 
     def choose_method(self, method: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Complete a method's options; "auto" stands for the choice of `parity tune`, else for a lossless method.
@@ -129,6 +150,14 @@ class Generator:
             raise ConfigError(f"method {method!r}: allowed: {', '.join(methods(self.kind))}, {tuned.AUTO}")
         return method, tuned.complete_runnable(self.kind, method, dict(given), self.case.model, self.case.spec)
 
+    @cached_property
+    def is_compiled(self) -> bool:
+        """Whether passes are compiled: as the configuration says, else on CUDA, or as `parity tune` found it faster."""
+        if self.compile != "auto":
+            return self.compile == "on"
+        entry, _ = tuned.find(self.case)
+        return self.device.startswith("cuda") or bool(entry and entry["compiled"])
+
     def load_networks(self, method: str) -> Any:
         """Load the networks that a method needs; those loaded before are used again."""
         companion = needs(self.kind, method)
@@ -138,49 +167,64 @@ class Generator:
             self.loaded[companion] = loaded.take_companion(companion)
         else:
             spec = {"method": method, "dtype": self.dtype}
-            captured = self.device.startswith("cuda") and self.config.capture == "auto"
-            self.loaded[companion] = loop.load(self.kind, self.manifest, spec, self.device, captured=captured)
+            captured = self.device.startswith("cuda") and self.capture == "auto"
+            self.loaded[companion] = loop.load(
+                self.kind, self.manifest, spec, self.device, self.is_compiled, captured=captured
+            )
         return self.loaded[companion]
 
     def generate(self, prompts: Sequence[str], method: str = "auto", seed: int = 0, **given: Any) -> list[Made]:
         """Make a picture of each caption or class, or fill in the blanks of each text; see `make_batches`."""
-        return [made for batch in self.make_batches(prompts, method, seed, **given) for made in batch]
+        made = [one for some in self.make_batches(prompts, method, seed, **given) for one in some]
+        return sorted(made, key=lambda one: one.number)
+
+    def list_facts(self, method: str, chosen: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """List what tokens depend on, beside the prompt: see `Made.facts`."""
+        setting = self.case.setting
+        shared: dict[str, Any] = {name: setting[name] for name in ("revision", "sampling", "cache") if name in setting}
+        dtype = {"dtype": self.dtype} if self.kind == "discrete" else {}
+        return {"model": self.case.model, **shared, **dtype, "method": method, "options": dict(chosen), "seed": seed}
 
     def make_batches(
-        self, prompts: Sequence[str], method: str = "auto", seed: int = 0, n: int = 1, batch: int = 8, **given: Any
+        self,
+        prompts: Sequence[str],
+        method: str = "auto",
+        seed: int = 0,
+        n: int = 1,
+        batch: int = 8,
+        refill: bool = False,
+        numbers: Sequence[int] | None = None,
+        **given: Any,
     ) -> Iterator[list[Made]]:
-        """Yield the pictures or texts, `n` of each prompt, decoded `batch` at once. given: options of the method.
-        Raises ParityError for prompts that are no list, or that the model cannot read, and for a seed that is none."""
+        """Yield the pictures or texts, `n` of each prompt, as they are done, decoded `batch` at once.
+
+        refill   a place in the batch goes to the next row as soon as one is done, if the method can do so
+        numbers  which of all that are asked for are made, by default all
+        given    options of the method
+
+        Raises ParityError for prompts that are no list, or that the model cannot read, and for a seed that is none.
+        """
         seed = check_seed(seed)
         method, chosen = self.choose_method(method, given)
         if isinstance(prompts, str) or not prompts:
             raise ParityError(f"prompts {prompts!r}: allowed: a list of one or more")
-        words = [prompt for prompt in prompts for _ in range(n)]
-        rows = self.make_rows(list(prompts), n)
+        wanted = np.arange(len(prompts) * n) if numbers is None else np.array(numbers, int)
+        rows = {name: column[wanted] for name, column in self.make_rows(list(prompts), n).items()}
         loaded = self.load_networks(method)
         if self.reads_given_captions:
             loaded = replace(loaded, manifest={**self.manifest, "captions": list(prompts)})
         spec = {**self.case.setting, "seed": seed, "method": method, "options": chosen}
         spec |= {"dtype": self.dtype} if self.kind == "discrete" else {}
-        begin = loop.start_decoding(self.kind, loaded, spec)
-        for first in range(0, len(words), batch):
-            batch_rows = {name: column[first : first + batch] for name, column in rows.items()}
-            start = time.perf_counter()
-            model, starts, steps = begin(batch_rows, loop.noise_of(batch_rows, loaded, spec))
-            noted = loop.note_passes(steps, (first, len(words)))
-            filled = loop.import_kind(self.kind).record(model, starts, noted)
-            columns = loop.import_kind(self.kind).columns(batch_rows, model, starts, filled)
-            seconds = (time.perf_counter() - start) / len(batch_rows["ids"])
-            passes = columns["depth"] if self.kind == "continuous" else columns["nfe"]
-            passes = torch.as_tensor(passes).expand(len(batch_rows["ids"]))
-            facts = {"model": self.case.model, "revision": self.case.setting["revision"], "method": method}
-            facts |= {"options": chosen, "seed": seed}
-            images, texts = self.finish(loaded, filled.tokens, batch_rows)
-            final = self.find_final(loaded, model, filled)
+        facts = self.list_facts(method, chosen, seed)
+        for some, columns in loop.stream(self.kind, loaded, spec, rows, batch, refill):
+            images, texts = self.finish(loaded, columns["tokens"], {name: rows[name][some] for name in rows})
+            final = self.find_final(loaded, columns)
+            passes = torch.as_tensor(columns["passes"]).expand(len(some)).tolist()
             yield [
-                Made(word, images[i], texts[i], filled.tokens[i], int(passes[i]), seconds, facts, final[i])
-                for i, word in enumerate(words[first : first + batch])
-            ]
+                Made(number, prompts[number // n], images[i], texts[i], columns["tokens"][i], int(passes[i]),
+                     columns["seconds"], facts, final[i])
+                for i, number in enumerate(wanted[some].tolist())
+            ]  # fmt: skip
 
     @property
     def reads_given_captions(self) -> bool:
@@ -237,15 +281,16 @@ class Generator:
         task = pack(ids, packed, words.mask, [None] * len(ids))
         return {"ids": np.array(ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
-    def find_final(self, loaded: Any, model: Any, filled: Any) -> list[np.ndarray]:
+    def find_final(self, loaded: Any, columns: Mapping[str, Any]) -> list[np.ndarray]:
         """Find for each picture the pass in which each of its cells became final; none for a text."""
+        step = columns["step"].cpu().numpy()
         if self.kind == "anysubset":
-            return [np.zeros((0, 0), np.int16)] * len(filled.tokens)
-        step = filled.step.cpu().numpy()
+            return [np.zeros((0, 0), np.int16)] * len(step)
         if self.kind == "discrete":
-            return [lay_out(row, (model.forced < 0).cpu().numpy(), loaded.width) for row in step]
+            free = (columns["forced"] < 0).cpu().numpy()
+            return [lay_out(row, free, loaded.width) for row in step]
         by_position = np.zeros_like(step)
-        np.put_along_axis(by_position, filled.order.cpu().numpy(), step, 1)
+        np.put_along_axis(by_position, columns["order"].cpu().numpy(), step, 1)
         side = math.isqrt(step.shape[1])
         return list(by_position.reshape(-1, side, side))
 
@@ -277,10 +322,17 @@ def check_captions(captions: list[str], spec: ModelSpec) -> None:
     check_prompts(captions, spec)
 
 
-def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "", device: str = "") -> Generator:
+def load(
+    model: str = "",
+    configfile: str | Path = "config.yaml",
+    dtype: str = "",
+    device: str = "",
+    compile: str = "",
+    capture: str = "",
+) -> Generator:
     """Prepare a model of a configuration by its name, the first if none is named; its files are loaded when needed.
     dtype: of a transformer of image tokens, "float32" or "bfloat16", in place of the configuration's. device: "cpu",
-    "cuda" or "cuda:<number>"; by default a GPU if there is one.
+    "cuda" or "cuda:<number>"; by default a GPU if there is one. compile, capture: in place of the configuration's.
 
     Raises ParityError for a model that the configuration does not have, or if there is no such file.
     """
@@ -291,4 +343,4 @@ def load(model: str = "", configfile: str | Path = "config.yaml", dtype: str = "
     cases = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
     if model and model not in cases:
         raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(cases)}")
-    return Generator(cases[model or next(iter(cases))], config, dtype, device)
+    return Generator(cases[model or next(iter(cases))], config, dtype, device, None, compile, capture)

@@ -3,16 +3,18 @@
 The depth is how many calls an image waits for, one after another: of network and head, of target and draft. Counts are
 the same on any machine."""
 
+import math
 from typing import Any
 
 import numpy as np
 
-from parity.metrics.estimates import means
+from parity.metrics.estimates import log_mean, means
 
 KINDS = ("continuous",)
 MEASURES = {
     "acceptance": ("share of drafts accepted", "", "none"),
     "distance": ("distance of draft and target", "", "lower"),
+    "two_paths_ratio": ("mean likelihood ratio of drafts", "", "none"),
     "steps": ("steps per image", "", "lower"),
     "target_conditions": ("target evaluations", "", "lower"),
     "draft_conditions": ("draft evaluations", "", "lower"),
@@ -21,9 +23,12 @@ MEASURES = {
     "depth": ("calls one after another", "per image", "lower"),
     "target_head_rows": ("rows of the head", "per image", "lower"),
     "seconds": ("seconds per image", "measured", "lower"),
+    "target_seconds": ("seconds of the target's networks", "measured", "lower"),
+    "resampling_seconds": ("seconds of draws from the residual", "measured", "lower"),
     "head_share": ("share of the head", "", "none"),
     "test_share": ("share of the test of drafts", "", "none"),
 }
+LARGEST = 700.0  # the logarithm of the largest ratio that is shown
 PARTS = {"head": ("_head_",), "network": ("_network_",), "test": ("_density_", "_residual_")}
 
 
@@ -32,6 +37,13 @@ def summarise_verified(values: np.ndarray, accepted: np.ndarray, statistic: Any)
     accepted: [n, L] 1, 0, or -1 where nothing was drafted."""
     rows = [row[drafted] for row, drafted in zip(values, accepted >= 0, strict=True)]
     return np.array([float(statistic(row)) if len(row) else np.nan for row in rows])
+
+
+def compute_mean_ratio(log_ratio: np.ndarray, accepted: np.ndarray) -> float | None:
+    """Compute the mean of p / q over all verified drafts of all images (CSpD, Table 6), from their logarithms [n, L];
+    None if nothing was drafted. accepted: as in `summarise_verified`."""
+    logs = log_ratio[accepted >= 0].astype(np.float64)
+    return math.exp(min(log_mean(logs), LARGEST)) if len(logs) else None
 
 
 def compute_place_shares(accepted: np.ndarray) -> np.ndarray:
@@ -83,6 +95,7 @@ def measure(sample: Any) -> dict[str, Any]:
         "drafted": drafted,
         "accepted_drafts": int(shard.accepted_drafts.sum()) if (shard.accepted_drafts >= 0).all() else None,
         "acceptance": float(columns["accepted"].sum() / drafted) if drafted else None,
+        "two_paths_ratio": compute_mean_ratio(shard.log_ratio, shard.accepted),
         **break_down_time(sample),
     }
 
@@ -94,10 +107,13 @@ def break_down_time(sample: Any) -> dict[str, Any]:
     head, network, test = (
         sum(spent for name, spent in times.items() if any(mark in name for mark in marks)) for marks in PARTS.values()
     )
+    target = [times[name] for name in ("target_network_seconds", "target_head_seconds") if name in times]
     seconds = float((sample.shard.seconds / sample.shard.batch).mean())
     return {
         "seconds": seconds,
         **{name: times.get(name) for name in ("target_network_seconds", "target_head_seconds")},
+        "target_seconds": sum(target) if target else None,
+        "resampling_seconds": sum(spent for name, spent in times.items() if "_residual_" in name),
         "head_share": head / (head + network) if head + network else None,
         "test_seconds": test,
         "test_share": test / seconds if (sample.shard.accepted >= 0).any() else None,

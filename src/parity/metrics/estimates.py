@@ -84,6 +84,12 @@ def mean_error(values: np.ndarray) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
+def log_mean(logs: np.ndarray) -> float:
+    """Compute the logarithm of the mean of exp(logs) over logs [n], which may be too small or large for numbers."""
+    largest = float(np.max(logs))
+    return largest + float(np.log(np.mean(np.exp(logs - largest)))) if math.isfinite(largest) else largest
+
+
 def means(**columns: np.ndarray) -> dict[str, Estimate]:
     """Estimate the mean of each column [n], its rows independent."""
     return {name: Estimate(*mean_error(values)) for name, values in columns.items()}

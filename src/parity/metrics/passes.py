@@ -8,7 +8,13 @@ A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and
 acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among those with j or
 more. The last pass of an image is left out, because the end of the picture cut it short. A window of W in which all is
 accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the start of a picture,
-a short tree) count as not accepted there."""
+a short tree) count as not accepted there.
+
+Step compression (Teng et al. 2024, sec. 5) is what the papers count: all tokens of an image over its passes, those that
+the grammar forces included, of which plain decoding draws each in a pass of its own. Here plain decoding reads forced
+tokens beside others and no decoder makes a pass for those at the end, so the passes that the papers' loops make for
+them are added. VVS's TPF (Dong et al. 2025, eq. 3) leaves out the pass that reads the prompt, with the token that
+follows: here the first one."""
 
 from typing import Any
 
@@ -20,6 +26,7 @@ from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_erro
 KINDS = ("discrete",)
 MEASURES = {
     "step_compression": ("step compression", "tokens per pass", "higher"),
+    "tpf": ("TPF", "tokens per pass after the first", "higher"),
     "nfe": ("passes per image", "", "lower"),
     "draft_calls": ("calls of the companion per image", "", "lower"),
     "calls": ("calls one after another per image", "", "lower"),
@@ -39,6 +46,21 @@ def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarra
     in forced [L] bool, the grammar's."""
     chosen = step > 0
     return (chosen if forced is None else chosen & ~forced).sum(1)
+
+
+def count_steps(step: np.ndarray, nfe: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
+    """Count the passes [n] of each image as the papers do, from its own, nfe [n], with a pass for each token that is
+    forced after the last free one, and for all tokens where each free one took a pass. step, forced: as of
+    `free_tokens`."""
+    n_free = free_tokens(step, forced)
+    is_free: np.ndarray = np.any(step > 0, axis=0) if forced is None else ~forced
+    n_last = int(is_free[::-1].argmax())
+    return np.where(nfe == n_free, step.shape[1], nfe + n_last)
+
+
+def compress_steps(step: np.ndarray, nfe: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
+    """Compute the step compression [n] of each image; step, forced: as of `free_tokens`, nfe [n] its passes."""
+    return step.shape[1] / count_steps(step, nfe, forced)
 
 
 def rows(sample: Any) -> dict[str, Any]:
@@ -66,15 +88,21 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_passes(sample: Any) -> dict[str, Any]:
-    """Compute means over images, with errors by prompt: tokens, passes, nodes. Step compression is free tokens per pass
-    (Teng et al. 2024, sec. 5), with a bootstrap interval."""
+    """Compute means over images, with errors by prompt: free tokens, passes, nodes, and step compression and TPF, with
+    bootstrap intervals."""
     shard = sample.shard
     free = free_tokens(shard.step, sample.forced)
     columns = {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}
     figures = {name: Estimate(*mean_and_error(values, sample.groups)) for name, values in columns.items()}
-    low, high = bootstrap_interval(free / shard.nfe, sample.groups)
-    compression = Estimate(float((free / shard.nfe).mean()), low=low, high=high)
-    return {"tokens": float(free.mean()), **figures, "step_compression": compression}
+    steps = count_steps(shard.step, shard.nfe, sample.forced)
+    is_plain = steps == shard.step.shape[1]
+    after_first = (shard.step.shape[1] - shard.kept[:, 0]) / np.maximum(steps - 1, 1)
+    ratios = {"step_compression": compress_steps(shard.step, shard.nfe, sample.forced)}
+    ratios["tpf"] = np.where(is_plain, 1.0, after_first)
+    for name, values in ratios.items():
+        low, high = bootstrap_interval(values, sample.groups)
+        figures[name] = Estimate(float(values.mean()), low=low, high=high)
+    return {"tokens": float(free.mean()), **figures}
 
 
 def measure_calls(sample: Any) -> dict[str, Any]:

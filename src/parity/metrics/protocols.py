@@ -15,6 +15,10 @@ digest stands in the results and under each table. A recipe has
     manifold the network of whose features precision and recall are taken; by default Inception
     images   how many pictures the paper generated; fewer are measured, and do not compare
 
+JUDGES lists the networks of a recipe, and NETWORKS where each is published: an experiment that names a recipe has them
+without a word of its own (`experiment.protocol_networks`). A repository's commit is pinned as that of a checkpoint; an
+address comes with its digest, whose first eight digits its authors put into the file's name.
+
 Sources: SJD's evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score of
 pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
 cosines are not scaled. Precision and recall are of Inception's features (ADM's evaluation), LANTERN's of VGG16's (its
@@ -41,6 +45,32 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "crop": 0, "resize": "tensorflow", "centre": 128, "clip": "", "squeeze": 0, "prefix": "", "images": 50_000,
     },
 }  # fmt: skip
+JUDGES: dict[str, tuple[str, ...]] = {  # by recipe; "clip" is the network that the recipe names
+    "clean": (),
+    "sjd": ("clip", "hps", "inception"),
+    "lantern": ("clip", "hps", "inception", "vgg16"),
+    "torchfid50k": ("inception",),
+}
+NETWORKS: dict[str, dict[str, str]] = {
+    "ViT-B-16-quickgelu": {
+        "repo": "timm/vit_base_patch16_clip_224.openai",
+        "file": "open_clip_model.safetensors",
+    },
+    "ViT-B-32-quickgelu": {
+        "repo": "timm/vit_base_patch32_clip_224.openai",
+        "file": "open_clip_model.safetensors",
+    },
+    "hps": {"repo": "xswu/HPSv2", "file": "HPS_v2.1_compressed.pt"},
+    "inception": {
+        "file": "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/"
+        "pt_inception-2015-12-05-6726825d.pth",
+        "sha256": "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2",
+    },
+    "vgg16": {
+        "file": "https://download.pytorch.org/models/vgg16-397923af.pth",
+        "sha256": "397923af8e79cdbb6a7127f12361acd7a2f83e06b05044ddf496e83de57a5bf0",
+    },
+}
 
 
 def recipe(name: str) -> dict[str, Any]:

@@ -108,11 +108,30 @@ def plan_needs() -> None:
         print(line)
 
 
+def fetch_experiment() -> None:
+    """Fetch all that an experiment needs: commits, files in data/, checkpoints, and networks that judge."""
+    from parity.experiment import catalogue, pins
+    from parity.models import fetch_all
+
+    parser = make_parser("fetch", fetch_experiment.__doc__)
+    parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, unchecked")
+    add_arguments(parser, "catalogue")
+    parser.add_argument("--out", type=Path, default=pins.FILE, help="where commits and digests are kept: %(default)s")
+    a = parser.parse_args(sys.argv[2:])
+    fetch_all.fetch_all(a.config, catalogue.read(a.catalogue), a.out)
+
+
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"python -m parity.models {name}", description=description)
 
 
-COMMANDS = {"add": add_model, "convert": convert_model, "pin": pin_models, "plan": plan_needs}
+COMMANDS = {
+    "add": add_model,
+    "convert": convert_model,
+    "fetch": fetch_experiment,
+    "pin": pin_models,
+    "plan": plan_needs,
+}
 
 if __name__ == "__main__":
     run_command(COMMANDS.get(" ".join(sys.argv[1:2]), write_manifest))

@@ -209,7 +209,8 @@ def fetch_judge(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     verified = list_verified(key, {"file": local}, {"file": spec.sha256})
     if name != "inception":  # torch-fidelity reads Inception's pickle itself
         local = convert_pickled(local, folder / "weights.safetensors")
-    record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
+    is_remote = spec.repo or "://" in spec.file
+    record = {"family": name, "source": "hub" if is_remote else "files", "network": {"architecture": spec.architecture}}
     return record | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}, "verified": verified}
 
 

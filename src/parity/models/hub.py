@@ -99,20 +99,26 @@ def download_folder(repo: str, revision: str, path: str = ".", weights: bool = T
 def download_address(url: str, sha256: str, folder: Path) -> Path:
     """Download a file from a plain address into `folder`, unless it is there already, and return its path. Raises
     ParityError unless the address is http or https and the content has the digest `sha256`."""
+    file = folder / f"{sha256[:16]}-{(Path(urlsplit(url).path).name or 'file')[-120:]}"
+    if not file.is_file():
+        download_to(url, sha256, file)
+    return file
+
+
+def download_to(url: str, sha256: str, file: Path) -> None:
+    """Download a plain address to `file`, which is there whole or not at all. Raises ParityError unless the address is
+    http or https and the content has the digest `sha256`, or any if that is ""."""
     from torch.hub import download_url_to_file
 
     parsed = urlsplit(url)
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.username:
-        raise ParityError(f"models: {url!r}: allowed: https://host/file, without a name or password")
-    file = folder / f"{sha256[:16]}-{(Path(parsed.path).name or 'file')[-120:]}"
-    if not file.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            retry_request(lambda: download_url_to_file(url, str(file), hash_prefix=sha256))
-        except (OSError, RuntimeError, ValueError) as error:  # the download was refused, broken off, or is another file
-            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ParityError(f"models: {url} cannot be had: {cause}") from None
-    return file
+        raise ParityError(f"{url!r}: allowed: https://host/file, without a name or password")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        retry_request(lambda: download_url_to_file(url, str(file), hash_prefix=sha256 or None))
+    except (OSError, RuntimeError, ValueError) as error:  # the download was refused, broken off, or is another file
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ParityError(f"{url} cannot be had: {cause}") from None
 
 
 def may_pass(error: Exception) -> bool:

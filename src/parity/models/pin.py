@@ -19,6 +19,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
 from parity.experiment.config_overlay import read_experiment
+from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import PINNED
 from parity.models.hub import Listed, download, folder_prefix, list_files, select_remote_weights
 
@@ -76,9 +77,13 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
 
 
 def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> None:
-    """Add to the file `out` a pin for each network that an experiment names without a commit, and tell each. Pins in
-    the file are not changed, except those of files on this machine."""
-    raw = read_experiment(experiment)
+    """Add to the file `out` a pin for each network that an experiment, or its protocol, names without a commit, and
+    tell each. Pins in the file are not changed, except those of files on this machine."""
+    write_pins(read_experiment(experiment), str(experiment), out, tell)
+
+
+def write_pins(raw: dict[str, Any], label: str, out: Path, tell: Callable[[str], None] = print) -> None:
+    """Add to the file `out` the pins of a configuration, as `write` does. label: what messages call it."""
     pinned = pins.read(out)
     answers = dict[str, Mapping[str, Any]]()
 
@@ -91,9 +96,9 @@ def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> N
             tell(f"{name}: {answers[name]['sha256' if is_local else 'commit']}{suffix}")
         return answers[name]
 
-    pins.fill_pins(copy.deepcopy(raw), pin)
+    pins.fill_pins(add_networks(copy.deepcopy(raw)), pin)
     if not answers:
-        tell(f"{experiment}: names no repository without a commit")
+        tell(f"{label}: names no repository without a commit")
         return
     publish(out, yaml.safe_dump({**pinned, **{k: dict(v) for k, v in answers.items()}}, width=120).encode())
     tell(f"written: {out}")

@@ -82,7 +82,7 @@ def list_downloads(config: Config, listed: Mapping[str, int | None]) -> list[str
                     " `parity models add` has read the headers of a folder"
                 )
     for name, judge in config.networks.list_named().items() if any_judged(config) else ():
-        if judge.repo:
+        if judge.repo or "://" in judge.file:
             found = find_judge(judge)
             size = f"about {found.stored / 1e9:,.1f} GB" if found else "of a size that is in no table"
             lines.append(f"download networks.{name}: {size}")

@@ -104,6 +104,12 @@ class Terms(NamedTuple):
     pairs: list[tuple[str, str]]  # pairs of a name and its value or text
 
 
+class Links(NamedTuple):
+    """Files beside the page, in one line."""
+
+    pairs: list[tuple[str, str]]  # each text, and its address relative to the page; "" for text without a link
+
+
 class Strip(NamedTuple):
     label: str
     uris: list[str]  # pictures side by side

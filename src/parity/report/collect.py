@@ -28,6 +28,7 @@ from parity.experiment.options import KINDS, claimant, declaration, find_plain_m
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import ASKED, Config, EqualitySpec, FigureSpec
 from parity.experiment.study import list_measures
+from parity.metrics.continuous_cost import LARGEST
 from parity.metrics.estimates import (
     Estimate,
     columns_of,
@@ -54,6 +55,7 @@ TESTS = (
     "decides", "repeat",
 )  # fmt: skip
 SHOWN = ("captions", "cosine", "by_place", "by_cell")  # arrays of a cell that pages show by row
+OF_SETS = ("fid", "kid", "cmmd", "is", "precision", "recall")  # figures of a set of images, which runs repeat
 COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # t-tests compare the means of these figures
 # These figures compare a cell with its reference, so they are made here and not by a metric.
 RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perplexity, of plain decoding"}
@@ -121,10 +123,25 @@ class Files:
 
     def join_records(self, path: Path) -> None:
         """Write the records of all cells but repetitions to one file."""
-        kept = [c for kind in self.kinds for c in self.cells if c.kind == kind and c.role != "again"]
+        kept = [c for kind in self.kinds for c in self.cells if c.kind == kind and not c.is_repetition]
         names = [{"kind": c.kind, "model": c.spec["model"], "method": c.spec["method"], "key": c.key} for c in kept]
         files = [self.root / paths.folder(c) / "records.parquet" for c in kept]
         join_tables(path, list(zip(files, names, strict=True)))
+
+    def average_runs(self, cell: Cell, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Average the figures of sets of images (OF_SETS) over the runs of a cell of vectors, whose first run's metrics
+        are given, as summary columns: the mean, its standard error, `<figure>_runs_sd`, and `runs`; {} for a single run
+        or without figures."""
+        runs = cells.list_runs(self.settings, cell)
+        values = [metrics, *(self.read_json(f"{paths.folder(run)}/metrics.json") for run in runs)]
+        columns: dict[str, Any] = {}
+        for name in OF_SETS if runs else ():
+            figures = [row.get(name) for row in values]
+            if not any(map(is_missing, figures)):
+                sd = float(np.std(figures, ddof=1))
+                error = sd / math.sqrt(len(figures))
+                columns |= {name: float(np.mean(figures)), f"{name}_se": error, f"{name}_runs_sd": sd}
+        return columns | ({"runs": len(values)} if columns else {})
 
     def read_accuracy(self) -> list[dict[str, Any]]:
         """Read how often the text model's own likeliest answer is right, by task."""
@@ -148,7 +165,7 @@ class Files:
         declared = {kind: layers.read_layers(kind)}
         kind_cells = [c for c in self.cells if c.kind == kind]
         repetitions = [c for c in kind_cells if c.role == "again"]
-        for cell in (c for c in kind_cells if c.role != "again"):
+        for cell in (c for c in kind_cells if not c.is_repetition):
             small, long = cells.variant(self.settings, cell), cells.long_variant(self.settings, cell)
             tests = self.read_json(paths.tests(self.settings, small, long)) if small or long else {}
             if small is not None:
@@ -169,7 +186,7 @@ class Gathered:
     settings: Config
     files: Files
     kinds: list[str]
-    summary: pd.DataFrame  # a row per cell, without those of role "again", which repeat rejected tests
+    summary: pd.DataFrame  # a row per cell, without repetitions and further runs
     equality: pd.DataFrame  # a row per test of a method
     verdicts: pd.DataFrame  # a verdict for each name under which tests are judged
     records: pd.DataFrame  # a row per decoded image or text, without columns that have a list a row
@@ -254,7 +271,7 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
     """Compute the summary row of each cell of a kind, repetitions aside, and list the frames of their records. ratios:
     by a cell's key the likelihood ratios that its tests recorded."""
-    kind_cells = [c for c in files.cells if c.kind == kind and c.role != "again"]
+    kind_cells = [c for c in files.cells if c.kind == kind and not c.is_repetition]
     records = {c.key: files.read_records(c) for c in kind_cells}
     speeds = files.read_speeds()
     rows = []
@@ -263,15 +280,16 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         metrics = files.read_json(f"{paths.folder(cell)}/metrics.json")
         row |= {name: value for name, value in metrics.items() if name not in row}  # no metric replaces a setting
-        row |= speeds.get(cell.key, {})
+        row |= files.average_runs(cell, metrics) | speeds.get(cell.key, {})
         if row.get("tokens") and row.get("seconds_alone"):
             row["tokens_per_second_single"] = row["tokens"] / row["seconds_alone"]
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
         row["drawn"] = digest_tokens(files.read_decoded(cell, "tokens")["tokens"])
         row |= compare_with_reference(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
-        logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
-        rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
+        if single := ratios.get(cell.key, {}).get("single_path"):
+            row["single_path_ratio"] = math.exp(min(single["log_mean"], LARGEST))
+        rows.append(row)
     by_key = {row["key"]: row for row in rows}
     for row, label in zip(rows, make_labels(rows), strict=True):
         base_row = by_key[row["reference"]]
@@ -348,9 +366,9 @@ def gather(
     accuracy = files.read_accuracy()
     table = pd.DataFrame(summary)
     models = weights.list_models(settings, "discrete") if settings.image is not None else {}
-    vocab = {name: weights.list_option_sizes(model)["vocab"] for name, model in models.items()}
+    sizes = list_sizes(settings, files.kinds)
     answers = published.list_answers(accuracy)
-    joined = published.join_published(paper_rows, table, vocab, answers, find_paper_networks(models))
+    joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
     return Gathered(
         settings, files, list(files.kinds), table, tabulate_tests(equality), pd.DataFrame(verdicts),
         pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files), self_tests.read(),
@@ -361,6 +379,12 @@ def gather(
 def tabulate_tests(tests: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate tests, a row each; without one the table has the columns that the page reads."""
     return pd.DataFrame(tests) if tests else pd.DataFrame(columns=TESTS)
+
+
+def list_sizes(settings: Config, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
+    """List the sizes that bound options, by model of these kinds."""
+    models = [named for kind in kinds for named in weights.list_models(settings, kind).items()]
+    return {name: weights.list_option_sizes(model) for name, model in models}
 
 
 def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:

@@ -60,16 +60,18 @@ def make_draft_column(heading: str, maker: tables.Maker, meaning: str = "") -> C
 
 
 def show_inception_score(row: SummaryRow) -> Entry:
-    """Show the Inception score, which has no error; if it is missing, for instance without a network, the reason."""
-    missing = is_missing(row.get("is"))
-    return tables.explain_missing(estimate_of(row, "is")) if missing else tables.show_number(row["is"], 3)
+    """Show the Inception score, of one run without an error; if it is missing, for instance without a network, the
+    reason."""
+    if is_missing(row.get("is")):
+        return tables.explain_missing(estimate_of(row, "is"))
+    return tables.show_runs(row, "is") or tables.show_number(row["is"], 3)
 
 
 OURS = [
     Column("Right", show_share("right"), "pictures whose class the Scenes classifier reads"),
     Column(
         "Scenes-IS",
-        show_value("is", 3),
+        show_inception_score,
         "inception score by that classifier; biased at few images: compare within a table",
     ),
     Column("Scenes-FID", "fid", "over that classifier's features; biased at few images: compare within a table"),
@@ -82,6 +84,9 @@ COSTS = [
     make_draft_column("Accepted", show_value("acceptance", 3), "share of verified drafts that were accepted"),
     make_draft_column(
         "Distance", show_measured("distance"), "squared, between a draft and the target's draw from the same noise"
+    ),
+    make_draft_column(
+        "Ratio", show_value("two_paths_ratio", 3), "mean likelihood ratio of verified drafts (the paper's Table 6)"
     ),
     Column("Steps", "steps", "decoding steps that an image took part in"),
     Column("Depth", "depth", "calls of networks and heads that an image waits for, one after another"),
@@ -108,7 +113,7 @@ COSTS = [
     ),
 ]
 SHOWN = {"right", "is", "fid", "acceptance", "distance", "steps", "target_conditions", "draft_conditions", "tries"}
-SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "speedup"}
+SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "speedup", "two_paths_ratio"}
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
@@ -164,14 +169,16 @@ def show_groups(g: Gathered) -> Iterator[Any]:
 
 def list_ratios(g: Gathered) -> pd.DataFrame:
     """Tabulate, a row a cell that recorded them: medians of the log likelihood ratios that accept drafts and of the
-    distance of draft and target, and the mean acceptance."""
+    distance of draft and target, the logarithms of mean ratios, and the mean acceptance."""
     result = []
     for label, cell in g.map_cells(KIND).items():
         if cell_ratios := g.ratios.get(cell.key):
             names = ("single_path", "two_paths", "distance")
             medians = {name: cell_ratios.get(name, {}).get("median") for name in names}
             logs = {f"{name}_log_ratio" if "path" in name else name: value for name, value in medians.items()}
-            result.append({"method": label, **logs, "acceptance": cell_ratios.get("acceptance", {}).get("mean")})
+            means = {f"log_mean_{name}": cell_ratios.get(name, {}).get("log_mean") for name in names[:2]}
+            share = cell_ratios.get("acceptance", {}).get("mean")
+            result.append({"method": label, **logs, **means, "acceptance": share})
     return pd.DataFrame(result)
 
 
@@ -213,7 +220,8 @@ PLACES = "Share of drafts accepted, by place in the order (a mean over 8 places)
 RATIOS = (
     "Medians at the teacher-forced conditions: log p(Y)/q(Y) of the draft's own trajectories (eq. 2, the paper's single"
     " path), log p(Y_p)/q(Y_q) of two trajectories that share x_0 (eq. 4), the squared distance between the draws of"
-    " the two models, and the share of drafts accepted. A logarithm of -50 is a ratio of 2e-22."
+    " the two models, and the share of drafts accepted. Then the logarithms of the means of both ratios, which the"
+    " paper's Table 6 prints. A logarithm of -50 is a ratio of 2e-22."
 )
 MOVES = (
     "In how many conditions the tests reject after Holm's correction, the largest energy distance, and how far the mean"

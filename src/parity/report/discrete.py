@@ -70,6 +70,7 @@ COST = [
     tables.METHOD,
     Column("Passes", "nfe", "target passes per image, ± standard error"),
     Column("Step compression", "step_compression", f"tokens per pass, {PERCENT} bootstrap interval"),
+    Column("TPF", "tpf", "tokens per pass after the first, as VVS counts them"),
     Column("Calls", "calls", "target passes and calls of a companion (a drafter, a draft model), one after another"),
     *tables.COST[2:],
     *tables.CLOCK,
@@ -87,7 +88,7 @@ SERVING = [
     BATCH,
     Column("First token", show_value("first_token_seconds", 3), "median of the seconds to the first tokens of a batch"),
 ]
-SHOWN = {"clip_score", "fid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression"}
+SHOWN = {"clip_score", "fid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression", "tpf"}
 SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "network_share", "acceptance_length"}
 
 
@@ -170,7 +171,7 @@ def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     top1_map = maps.draw_top1_maps(top1, pixels, plain, widths)
     top1_shares = maps.draw_top1_shares(top1, look)
     drawn = maps.draw_acceptance_maps(steps, widths)
-    compression = maps.draw_compression(steps, look)
+    compression = maps.draw_compression(steps, top1, look)
     images = plot("step-compression", "Step compression over images", compression, OVER_IMAGES)
     by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.draw_passes(steps, look), BY_PASS)
     return [

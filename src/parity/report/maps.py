@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from parity.metrics.estimates import Z
+from parity.metrics.passes import compress_steps
 from parity.report.figures import Drawing, Look, wrap_label
 
 Steps = Mapping[str, np.ndarray]  # by label [n, L] int: in which pass a token became final, from 1; 0 if forced
@@ -131,9 +132,13 @@ def draw_top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
     return draw_boxes(data, "top1", look, "top-1 probability of the target"), data
 
 
-def draw_compression(steps: Steps, look: Look) -> Drawing:
-    """Draw a box for each cell of the step compression of its images: tokens that were not forced over passes."""
-    rows = [(name, i, float(c)) for name, step in steps.items() for i, c in enumerate((step > 0).sum(1) / step.max(1))]
+def draw_compression(steps: Steps, top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
+    """Draw a box for each cell of the step compression of its images. top1: by label [n, L], NaN where forced."""
+    rows = [
+        (name, i, float(ratio))
+        for name, step in steps.items()
+        for i, ratio in enumerate(compress_steps(step, step.max(1), np.isnan(top1[name]).all(0)))
+    ]
     data = pd.DataFrame(rows, columns=["label", "image", "step_compression"])
     return draw_boxes(data, "step_compression", look, "step compression of an image (tokens per pass)"), data
 

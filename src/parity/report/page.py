@@ -73,19 +73,21 @@ def list_contents(sections: list[Section], on_page: list[Section], elsewhere: st
 
 
 def build_page(
-    experiment: str, sections: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = ()
-) -> tuple[str, dict[str, pd.DataFrame]]:
+    experiment: str, sections: list[Section], elsewhere: str = "", banner: str = "", only: Sequence[str] = (),
+    tables: Sequence[str] = summary_page.TABLES,
+) -> tuple[str, dict[str, pd.DataFrame]]:  # fmt: skip
     """Build the HTML of a page with some of the sections, and the data of the figures of all sections, by figure name.
 
     elsewhere   the file with all sections but the separate ones, if this page has not all
     banner      shown above everything; marks every table and figure
     only        ids of the sections that this page has; all but the separate ones, if empty
+    tables      files beside the page that its footer names
     """
     blocks = walk_blocks([block for section in sections for block in section.body])
     data = {block.name: block.data for block in blocks if isinstance(block, Plot | Grid)}
     on_page = [section for section in sections if (section.id in only if only else not section.separate)]
     contents = list_contents(sections, on_page, elsewhere)
-    names = [*summary_page.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
+    names = [*tables, *(f"figures/{name}.csv" for name in sorted(data))]
     script = (TEMPLATES / "page.js").read_text()
     digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     first = {group.links[0][0]: group.links for group in contents if len(group.links) > 1}

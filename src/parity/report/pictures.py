@@ -3,7 +3,7 @@ page's own view."""
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -127,15 +127,23 @@ def show_pictures(g: Gathered) -> list[Any]:
     ranking |= {c.label: c.cosine[order] for c in columns}
     rows, different = [], list({(c.model, c.drawn): c for c in reversed(columns)}.values())[::-1]
     different.sort(key=lambda c: not c.plain)
+    traces = {label: read_trace(g, cell) for label, cell in g.map_cells(KIND).items()}
     for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(make_thumbnail(c.pixels[i], 96), c.drawn, format_number(c.cosine[i], ".3f")) for c in different]
+        row = [(make_thumbnail(c.pixels[i], 96), c.drawn, describe_image(c, i, columns, traces)) for c in different]
         rows.append((captions[i], format_number(w, "+.3f"), row))
     grid = Grid("pictures", [(c.drawn, c.method) for c in different], rows, pd.DataFrame(ranking))
-    traces = {label: read_trace(g, cell) for label, cell in g.map_cells(KIND).items()}
     n_prompts = traces[columns[0].label].n
     scope = len(captions) if len(captions) == n_prompts else f"the first {len(captions)} of {n_prompts:,}"
     text = UNJUDGED if np.isnan(worst).all() else WORST
     return [text.format(shown=len(rows), all=scope), *make_views(g, columns, captions, traces), grid]
+
+
+def describe_image(column: Column, i: int, columns: Sequence[Column], traces: Mapping[str, "Trace"]) -> str:
+    """Describe prompt i's image of a column: its cosine, if it was judged, and its passes, in each of the columns that
+    share the image."""
+    same = [c for c in columns if (c.model, c.drawn) == (column.model, column.drawn)]
+    passes = ", ".join(dict.fromkeys(f"{traces[c.label].step[i].max():,}" for c in same))
+    return ", ".join(filter(None, [format_number(column.cosine[i], ".3f"), f"{passes} passes"]))
 
 
 class Trace(NamedTuple):
@@ -169,7 +177,7 @@ def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: 
         pairs = zip(model_columns, drawn.sheet_of, strict=True)
         content = [describe_column(g, c, traces[c.label], order, base, sheet) for c, sheet in pairs]
         judged = not np.isnan(worst).all()
-        about = f"{shown} of {n_prompts:,} prompts{JUDGED * judged}. Pictures are compressed."
+        about = f"{shown} of {n_prompts:,} prompts{JUDGED if judged else UNDER}. Pictures are compressed."
         about += LEFT * (shown < n_prompts)
         yield pack("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are below.", {
             "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
@@ -229,7 +237,8 @@ def list_identical(g: Gathered) -> list[str]:
 
 
 SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."
-JUDGED = "; under each picture its cosine with the prompt, by the network that judges quality"
+UNDER = "; under each image its passes"
+JUDGED = "; under each image its cosine with the prompt, by the network that judges quality, and its passes"
 LEFT = " There is no room for the others: figures/pictures.csv and the cells' folders have them."
 REPLAY = (
     "The finished picture, uncovered token by token in the pass in which each became final. The last token of a pass is"

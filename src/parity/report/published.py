@@ -19,10 +19,11 @@ from parity.report.settings import NAMED, SummaryRow, list_settings, parse_setti
 COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions", "metric", "value"]
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
 # Ratios to plain decoding and shares are compared directly; other figures by their change from plain decoding.
-RATIOS = ("step_compression", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
+RATIOS = ("step_compression", "tpf", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
 APART = ("seconds", "nfe", "aux")  # not compared: seconds depend on the machine, counts on the length
 NOT_RUN = "the paper's"  # marks a number of a network that is not run
 PaperRow = Mapping[str, Any]  # a published number, by COLUMNS
+Sizes = Mapping[str, Mapping[str, int]]  # by model its sizes that bound options: "length", "vocab"
 RELEASED = NAMED["as released"]
 OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # if a paper does not state these options, any value matches
 
@@ -38,13 +39,16 @@ def is_wanted(wanted: Any, value: Any) -> bool:
     return wanted is None or value in (wanted if isinstance(wanted, list) else [wanted])
 
 
-def is_match(paper: PaperRow, row: SummaryRow, vocab: Mapping[str, int]) -> bool:
+def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
     """Return whether a published number `paper` describes the summary row `row`: same method and options, and no
-    condition that contradicts. vocab: by discrete model the size of its codebook."""
+    condition that contradicts."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
-    settings, size = list_settings(row), vocab.get(row["model"], 0)
+    settings, our_options = list_settings(row), parse_settings(row["options"])
+    size = sizes.get(row["model"], {}).get("vocab", 0)
     settings.pop("batch", None)  # the batch need not agree; the nearest is preferred
+    if our_options.get("iterations"):  # an image's tokens are drawn in so many steps, as many at once
+        settings["tokens_per_step"] = sizes[row["model"]]["length"] / our_options["iterations"]
     if "sampling.guidance" in settings:
         settings["guided"] = settings["sampling.guidance"] != 1
     for name, wanted in parse_settings(paper["conditions"]).items():
@@ -53,7 +57,6 @@ def is_match(paper: PaperRow, row: SummaryRow, vocab: Mapping[str, int]) -> bool
             wanted, value = (min(k, size) if k else size for k in (wanted, value))
         if name in settings and not is_wanted(wanted, value):
             return False
-    our_options = parse_settings(row["options"])
     stated = parse_settings(paper["options"])
     free = OPEN.get(paper["kind"], set()) - set(stated)
     defaults = options(paper["kind"], paper["method"], {}) if paper["method"] else {}
@@ -74,10 +77,10 @@ def rate_likeness(paper: PaperRow, row: SummaryRow) -> tuple[float, ...]:
     return released, our_options.get("prefill") == wanted, batch_likeness
 
 
-def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], vocab: Mapping[str, int]) -> list[SummaryRow]:
+def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> list[SummaryRow]:
     """Find our rows to show beside a published number: of images all that match, of other kinds the one most alike, of
     those that have the figure if any has. [] if none matches."""
-    described = [row for row in rows if is_match(paper, row, vocab)]
+    described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
     return [max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row)))]
@@ -108,7 +111,7 @@ def compute_changes(
 
 
 def join_published(
-    papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], extra_rows: Sequence[SummaryRow] = (),
+    papers: pd.DataFrame, summary: pd.DataFrame, sizes: Sizes, extra_rows: Sequence[SummaryRow] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Join the papers' figures with ours, a row for each pair of a published number and a matching cell.
@@ -126,7 +129,7 @@ def join_published(
     result = []
     for paper in list_records(papers):
         baseline = None if is_plain(paper) else baselines.get(tuple(paper[name] for name in table))
-        for row in find_matches(paper, rows, vocab):
+        for row in find_matches(paper, rows, sizes):
             same_network = (networks or {}).get(row.get("model", "")) == paper["model"]
             is_relative = is_missing(row.get("baseline"))  # whether ours are relative to plain decoding, too
             figure = row.get(paper["metric"]) if is_relative or paper["metric"] != "speedup" else None

@@ -22,7 +22,7 @@ from parity.report.blocks import format_setting, format_settings, list_records
 from parity.report.figures import Drawing, Look, Named, choose_styles, find_interval, name_points, shade, wrap_label
 from parity.report.settings import find_varying, name_variant, parse_settings, read_spec
 
-SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # these measures mean the same in a paper and here
+SHARED = ("step_compression", "tpf", "nfe_per_token", "perplexity_ratio")  # these mean the same in a paper and here
 LAST = {"sampling.top_k": "all", "iterations": "each"}  # a 0 of these means all: it comes last, under this name
 LEVELS = ("speedup", "perplexity_ratio")  # these are ratios to plain decoding, so a line marks 1
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]

@@ -204,13 +204,24 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
         figure = estimate_of(row, name)
         if figure.missing:
             return explain_missing(figure)
-        entry = show_estimate(figure.times(scale))
+        entry = show_runs(row, name, scale) or show_estimate(figure.times(scale))
         if figure.why:  # it was measured on a part of the pictures
             return grey_out(entry._replace(detail=figure.why))
         weak = name in format_text(row.get("too_few")).split() and name not in format_text(row.get("moved")).split()
         return grey_out(entry) if weak else entry
 
     return show
+
+
+def show_runs(row: SummaryRow, name: str, scale: float = 1.0) -> Entry | None:
+    """Show the mean of a figure over runs, with their standard deviation beneath it, as papers print it; None for one
+    of a single run."""
+    sd = row.get(f"{name}_runs_sd")
+    if sd is None or is_missing(sd):
+        return None
+    decimals = count_decimals(scale * sd) if scale * sd > NOUGHT else 2
+    spread = f"±{SPACE}{scale * sd:,.{decimals}f} (sd of {int(row['runs'])} runs)"
+    return Entry(f"{scale * row[name]:,.{decimals}f}", spread)
 
 
 def show_share(name: str) -> Maker:

@@ -1,4 +1,4 @@
-"""Networks of metrics as they are published, random."""
+"""Networks of metrics as they are published, and images to compare with, random."""
 
 import json
 from functools import partial
@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-WRITES = ("clip", "clip_vision", "hps", "inception", "pickscore", "vgg16")
+from parity.base.files import write_arrays
+
+WRITES = ("clip", "clip_vision", "hps", "inception", "pickscore", "reference_images", "vgg16")
 CLIP = {
     "embed_dim": 32,
     "quick_gelu": True,
@@ -19,6 +21,7 @@ CLIP_PREPROCESSING = {  # the published folder has these means and deviations of
     "std": [0.26862954, 0.26130258, 0.27577711],
 }
 VGG_WIDTH, VGG_CLASSES = 8, 1000
+REFERENCE_IMAGES, REFERENCE_SIDE = 16, 64
 
 
 def clip(folder: Path, part: str = "clip") -> dict[str, str]:
@@ -85,6 +88,15 @@ def pickscore(folder: Path) -> dict[str, str]:
     net = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24))
     net.save_pretrained(folder / "pickscore")
     return {"pickscore": "pickscore"}
+
+
+def reference_images(folder: Path) -> dict[str, str]:
+    """Write random smooth images to compare with, in ADM's layout without its statistics; return
+    {"reference_images": name of the .npz}."""
+    coarse = torch.rand(REFERENCE_IMAGES, 3, 4, 4)
+    smooth = nn.functional.interpolate(coarse, size=REFERENCE_SIDE, mode="bicubic", align_corners=False).clamp(0, 1)
+    write_arrays(folder / "random-images.npz", arr_0=(255 * smooth).round().byte().permute(0, 2, 3, 1).numpy())
+    return {"reference_images": "random-images.npz"}
 
 
 def vgg16(folder: Path) -> dict[str, str]:

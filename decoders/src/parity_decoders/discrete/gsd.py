@@ -20,11 +20,11 @@ SOURCE = "So et al. 2025 (GSD), supplement, Alg. 1 and 2"
 
 
 def find_groups(
-    p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Tensor | None, border: str
+    p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Tensor | None, border: str, odd: str = "full"
 ) -> tuple[Tensor, Tensor]:
     """Find the group of each draft (Alg. 2, lines 2 to 11): tokens [B, W, G], and [B, W, G] bool which of them count.
 
-    p [B, W, V], draft [B, W], vectors [V, D] (None: no distance is tested), border: see `gsd`. A group holds the G
+    p [B, W, V], draft [B, W], vectors [V, D] (None: no distance is tested), border, odd: see `gsd`. A group holds the G
     tokens nearest to the draft in order of probability (G // 2 less likely ones, the draft, the rest likelier), without
     those further than delta in probability or d in embedding.
     """
@@ -34,7 +34,8 @@ def find_groups(
     # The G // 2 next less likely tokens and the likelier ones next above; equally likely ones count as less likely.
     likelier = p > p_draft
     lower = p.masked_fill(likelier, -1).scatter_(-1, index, -1).topk(min(G // 2, V - 1))
-    upper = (-p).masked_fill_(~likelier, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
+    n_above = (G // 2 if odd == "printed" else G - G // 2) - 1
+    upper = (-p).masked_fill_(~likelier, -2).topk(min(max(n_above, 0), V - 1))
     lower_in, upper_in = lower.values >= 0, upper.values > -2
     if border == "plain" and G > 1:
         # The released slice is empty where its start is negative, and the group is then the token alone.
@@ -111,6 +112,8 @@ def gsd(
     border: Literal["clip", "plain"] = "clip",
     resample: Literal["token", "group"] = "token",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
+    odd: Literal["full", "printed"] = "full",
+    random: Literal["point", "uniform"] = "point",
 ) -> Iterator[Step]:
     """Decode like `sjd`, but accept a draft by the probability of its group: tokens near it in probability and code.
 
@@ -123,16 +126,20 @@ def gsd(
     border    groups at the ends of the order are clipped; "plain", as released, leaves the token alone there
     resample  "token": Alg. 2. "group": draws the group, then the token in it, which is exact
     init      as in `sjd`
+    odd       a group of odd G holds G tokens, or, as the slice of Alg. 2 is printed, one less: G // 2 less likely ones,
+              the draft, G // 2 - 1 likelier ones
+    random    as in `sjd`: a random draft's q(C) is 1, or its group's share of the vocabulary
     """
     vectors = getattr(model, "codebook" if space == "codebook" else "embeddings", None)
-    slots = Window(model, start, noise, window, init)
+    slots = Window(model, start, noise, window, init, random=random)
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
         inputs = (p, q, draft, point, u, slots.draw_races())
         if resample == "token":
-            tokens, n_kept = verify_grouped(*inputs, *find_groups(p, draft, group, delta, distance, vectors, border))
+            groups = find_groups(p, draft, group, delta, distance, vectors, border, odd)
+            tokens, n_kept = verify_grouped(*inputs, *groups)
         else:
             tokens, n_kept = verify_two_level(*inputs, slots.draw_uniforms("branch"), number_groups(p, group), group)
         return slots.advance(tokens, n_kept, p)

@@ -17,7 +17,10 @@ from parity_decoders.window import Window
 CLAIM = "lossless"
 REFILLS = True
 EXACT_WITH = {"tolerance": 0.0}
-SOURCE = "Teng et al. 2024, sec. 4.1 and 4.2; tolerance: the naive lossy control of the GSD supplement, fig. 3"
+SOURCE = (
+    "Teng et al. 2024, sec. 4.1 and 4.2; tolerance: the naive lossy control of the GSD supplement, fig. 3; random: its"
+    " Alg. 1, line 3"
+)
 
 
 @torch.inference_mode()
@@ -30,6 +33,7 @@ def sjd(
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
     refine: bool = True,
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+    random: Literal["point", "uniform"] = "point",
 ) -> Iterator[Step]:
     """Verify the window's drafts in each pass, left to right, against the laws they were drawn from, and redraw those
     that are not accepted.
@@ -40,8 +44,11 @@ def sjd(
                random.
     refine     False draws all unaccepted slots anew by `init` instead of from p (eq. 3 off; the paper's fig. 14)
     tolerance  added to every acceptance probability: what relaxing without care costs. 0 is exact.
+    random     what a random draft is verified against: itself, so that it is accepted with the token's probability p,
+               as released ("point"); or the uniform distribution that it was drawn from, with min(1, p / q) (GSD's
+               Rand-init). Both are exact.
     """
-    slots = Window(model, start, noise, window, init, refine=refine)
+    slots = Window(model, start, noise, window, init, refine=refine, random=random)
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()

@@ -77,9 +77,10 @@ class CellFiles:
 
     @cached_property
     def baseline(self) -> "CellFiles":
-        """Make the files of the reference cell: its features and, if it was decoded in one piece, its shards."""
+        """Make the files of the reference cell: its features and its shards, which have the names of this cell's."""
         assert self.baseline_folder is not None, "--baseline"
-        return CellFiles(self.kind, self.baseline_folder, shard_files=[self.baseline_folder / "shards/0-of-1.npz"])
+        shards = [self.baseline_folder / "shards" / file.name for file in self.shard_files]
+        return CellFiles(self.kind, self.baseline_folder, shard_files=shards)
 
     @cached_property
     def reference(self) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """What metrics read of a cell of a continuous model: pictures of classes, and the classes that a classifier reads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,12 @@ class Sample(Files):
     def classes(self) -> list[str]:
         """The class [n] that each image was to show."""
         loaded = load.Loaded(self.manifest, torch.device("cpu"))
-        return [loaded.class_of(i) for i in range(len(self.shard.ids))]
+        return [loaded.class_of(image) for image in self.images]
+
+    @cached_property
+    def images(self) -> list[int]:
+        """The number [n] of each image."""
+        return [int(image) for image in self.shard.ids]
 
     @cached_property
     def costs(self) -> dict[str, np.ndarray]:
@@ -31,7 +36,7 @@ class Sample(Files):
         """Features [n, d], logits [n, classes], and whether an image is read as what it was to show: right [n]; of
         published models what the declared networks see (`metrics.judges`)."""
         if "classifier" in self.manifest["files"]:
-            return outputs_of(self.pixels, self.manifest, self.device)
+            return outputs_of(self.pixels, self.manifest, self.device, self.images)
         return self.judge(self.classes if "captions" in self.manifest else None)
 
 
@@ -43,11 +48,13 @@ def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nda
     return np.stack([draw_ground_truth(load.make_caption(i), seed=70_000 + i) for i in range(count)])
 
 
-def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
-    """Compute features and logits of the classifier for pictures uint8 [n, H, W, 3] of the classes in turn, and whether
-    it reads the right class [n]; {} for a model whose files name no classifier."""
+def outputs_of(
+    pixels: np.ndarray, manifest: Mapping[str, Any], device: str, images: Sequence[int] = ()
+) -> dict[str, np.ndarray]:
+    """Compute features and logits of the classifier for pictures uint8 [n, H, W, 3] of the images of these numbers, or
+    of the first n, and whether it reads the right class [n]; {} for a model whose files name no classifier."""
     if "classifier" not in manifest["files"]:
         return {}
     outputs = classifier.load(Path(manifest["files"]["classifier"]), device).read(pixels)
-    labels = load.Loaded(manifest, torch.device("cpu")).labels(range(len(pixels))).numpy()
+    labels = load.Loaded(manifest, torch.device("cpu")).labels(images or range(len(pixels))).numpy()
     return outputs | {"right": outputs["logits"].argmax(1) == labels}

@@ -149,6 +149,7 @@ views.tests = (box, data) => {
   draw();
 };
 
+const countPasses = (column, row) => (column.kept ? column.kept[row].length : Math.max(...column.step[row]));
 const figure = (value) => (value === null ? "" : value.toFixed(3));
 // --- pictures: {side, across, captions, sheets, columns: [{label, method, sheet, cosine, passes, ...}]}
 
@@ -199,7 +200,10 @@ function browse(box, data, sheets) {
         const picture = make("canvas", { width: data.side, height: data.side, role: "img" });
         picture.setAttribute("aria-label", `${c.drawn}: ${data.captions[row]}`);
         cut(picture, sheets[c.sheet], data, row);
-        const cell = make("td", { "data-h": c.drawn }, picture, make("small", { textContent: figure(c.cosine[row]) }));
+        const same = data.columns.filter((other) => other.drawn === c.drawn);
+        const passes = [...new Set(same.map((other) => countPasses(other, row)))].join(", ");
+        const below = [figure(c.cosine[row]), `${passes} passes`].filter(Boolean).join(", ");
+        const cell = make("td", { "data-h": c.drawn }, picture, make("small", { textContent: below }));
         cell.hidden = heads[k].hidden;
         cell.dataset.method = c.method;
         line.append(cell);

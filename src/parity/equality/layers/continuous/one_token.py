@@ -33,12 +33,13 @@ from parity.decode.continuous import DrawnImages, record
 from parity.equality.layers import CellFiles
 from parity.equality.targets.continuous import compute_energy_p
 from parity.experiment.options import needs
+from parity.metrics.estimates import log_mean
 from parity.models.continuous import diffusion
 from parity.models.continuous.load import load
 
 ROLES = ("control", "method")
 WHEN = "drafted"
-READS = ("baseline", "checkpoint")
+READS = ("shards", "baseline", "checkpoint")
 WRITES = ()
 SETTINGS = ("forced", "conditions")  # the number of draws for each condition, and the number of conditions
 ONE = {"gamma": 1, "prefill": 0.0}  # values of the options that count positions, where there is one position
@@ -73,7 +74,8 @@ def summarise_ratios(
     conditions: list[tuple[Pair, Cut]], decoder: Any, options: dict[str, Any], n: int, seed: int, single: bool
 ) -> dict[str, dict[str, float]]:
     """Compute mean, median and number, over n drafts for each condition, of log p/q by the draft's path alone (if
-    `single`) and by both paths, of the distance of draft and target, and of acceptance (1 or 0)."""
+    `single`) and by both paths, of the distance of draft and target, and of acceptance (1 or 0); of the ratios p/q also
+    the logarithm of their mean."""
     values: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
     for c, (pair, cut) in enumerate(conditions):
         noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, cut[0].device)
@@ -83,9 +85,12 @@ def summarise_ratios(
         values["acceptance"] += (drawn.accepted[:, 0] == 1).float().tolist()
         if single:
             values["single_path"] += compute_single_path(pair, cut, noise).tolist()
-    return {
+    statistics = {
         name: {"mean": float(np.mean(v)), "median": float(np.median(v)), "n": len(v)} for name, v in values.items() if v
     }
+    for name in {"single_path", "two_paths"} & set(statistics):
+        statistics[name]["log_mean"] = log_mean(np.array(values[name]))
+    return statistics
 
 
 class OneRank:

@@ -1,0 +1,49 @@
+"""Papers: every table and figure of a paper by one command, and a page with the printed numbers beside ours.
+
+READS    workflow/experiments/*.yaml whose heads name the paper, workflow/published
+OUTPUTS  results/<experiment>/    of each such file, by a run of its own
+         results/papers/<paper>.html, .csv
+
+    snakemake sjd --cores all --resources gpu=1                     or gsd, vvs, cspd, assd; `papers` for all five
+    snakemake gsd --cores all --config stand_in=true                on small random networks
+
+The job of a paper runs Snakemake once for each of its files, one after another, with the flags of this command: each has
+its own plan and record, so that a run which was stopped continues. A file that fails is named in the end; the others go
+on, and the exit code is not 0. The job is local, and needs no lock of this run: those it starts have their own.
+"""
+
+
+def flag_files(keys):
+    """Write the experiment files of papers as names relative to the current folder, in the order of their tables."""
+    folder = ROOT / "workflow/experiments"
+    return [
+        find_shipped(f"workflow/experiments/{e.file.name}")
+        for key in keys
+        for e in parity_papers.list_experiments(folder, key)
+    ]
+
+
+for target, keys in PAPER_TARGETS.items():
+
+    rule:
+        name:
+            target
+        localrule: True
+        threads: 1
+        params:
+            papers=keys,
+            experiments=flag_files(keys),
+            published=find_shipped("workflow/published"),
+            snakefile=workflow.main_snakefile,
+            words=lambda w: dump_canonical(
+                nested_runs.remove_targets(sys.argv[1:], list(workflow.dag_settings.targets))
+            ),
+            config=dump_canonical(command_line),
+        message:
+            "make the tables and figures of " + ", ".join(keys)
+        shell:
+            r"""
+            python -m parity.report.paper --papers {params.papers} --experiments {params.experiments:q} \
+                --published {params.published:q} --snakefile {params.snakefile:q} --words {params.words:q} \
+                --config {params.config:q} --out results/papers
+            """
