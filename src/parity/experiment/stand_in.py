@@ -82,6 +82,7 @@ def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
     if weights.find_kind(spec["family"]) == "continuous" and "draft" not in spec.get("files", {"draft": ""}):
         for key in ("files", "sha256"):
             entry[key].pop("draft", None)
+    entry |= {"methods": spec["methods"]} if spec.get("methods") else {}
     for companion in companions:
         for key in ("files", "sha256"):
             entry[key] |= entries[companion][key]
