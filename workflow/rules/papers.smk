@@ -12,7 +12,6 @@ its own plan and record, so that a run which was stopped continues. A file that 
 on, and the exit code is not 0. The job is local, and needs no lock of this run: those it starts have their own.
 """
 
-
 from functools import partial
 
 
