@@ -46,7 +46,7 @@ class Planned(NamedTuple):
     """An experiment file as it would run, whether its data are here or not."""
 
     experiment: Experiment
-    raw: Mapping[str, Any]  # as the file says, without commits and digests
+    raw: Mapping[str, Any]  # as the file says, with its protocol's networks, without commits and digests
     config: Config
     rows: list[dict[str, Any]]  # a summary row for each cell, and each task that asks a text model; without figures
     sizes: dict[str, dict[str, int]]  # by model those that bound options
