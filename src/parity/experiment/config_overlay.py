@@ -215,6 +215,10 @@ def scale_config(config: Config) -> Config:
         images = share(config.continuous.images, config.continuous.reference)
         repeats = min(config.continuous.repeats, FEWEST) if is_trial else config.continuous.repeats
         update["continuous"] = config.continuous.model_copy(
-            update={"images": images, "repeats": repeats, **limit_shards(config.continuous, images)}
+            update={
+                "images": images,
+                "repeats": repeats,
+                **limit_shards(config.continuous, FEWEST if is_trial else images),
+            }
         )
     return config.model_copy(update=update)
