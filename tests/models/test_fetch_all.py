@@ -157,7 +157,9 @@ def test_what_must_be_asked_for_is_one_line_after_the_rest_was_fetched(server, t
     raw = {"experiment": "e", "text": {"methods": {"sequential": [{}]}, "tasks": tasks}}
     with pytest.raises(ParityError) as error:
         fetch_all.fetch_all(raw, known, tmp_path / "pins.yaml", print)
-    line = "data/stories.csv: not here; its authors give it on request (https://host/form); put it there"
+    line = (
+        "data/stories.csv: not here, and not fetched (research alone); ask for it at https://host/form and put it there"
+    )
     assert str(error.value) == line
     assert (tmp_path / "data/text.txt").read_bytes() == b"text"
     with pytest.raises(ConfigError, match=r"data/stories.csv: .*https://host/form"):

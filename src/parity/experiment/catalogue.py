@@ -64,8 +64,8 @@ def list_absent(raw: Mapping[str, Any], catalogue: Catalogue) -> list[str]:
 
 
 def explain_asking(name: str, entry: Entry) -> str:
-    """Explain where to ask for a file that may not be downloaded without an account."""
-    return f"{FOLDER}{name}: not here; its authors give it on request ({entry.ask}); put it there"
+    """Explain where to ask for a file that is not downloaded, because it needs a form or is part of a large one."""
+    return f"{FOLDER}{name}: not here, and not fetched ({entry.licence}); ask for it at {entry.ask} and put it there"
 
 
 def check(raw: Mapping[str, Any], catalogue: Catalogue, command: str) -> None:
