@@ -42,7 +42,8 @@ FILES = {
 NAMES = {
     "target_to_assistant_input_ids", "_assisted_decoding", "_expand_kernel_impl", "_ensure_int64", "stop_strings",
     "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
-    "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "replicate_...", "_median", "_q3",
+    "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "HF_HOME", "HTTPS_PROXY", "replicate_...",
+    "_median", "_q3",
     "image_sizes", "prior_token_ids", "enable_model_cpu_offload", "pipe.enable_model_cpu_offload",
     "enable_sequential_cpu_offload",
     "ln", "p_i", "p_j", "sigmoid", "test_lossless",

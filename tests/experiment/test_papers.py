@@ -71,16 +71,21 @@ def test_files_run_in_turn_and_a_failure_stops_none(tmp_path, monkeypatch, capfd
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(machine.COMMAND, "snakemake sjd")
 
-    def make_command(words, snakefile, file):
-        code = f"import os; open('ran', 'a').write({file.stem!r}); assert {machine.COMMAND!r} not in os.environ"
-        return [sys.executable, "-c", f"{code}; raise SystemExit({3 if file.stem == 'b' else 0})"]
+    def make_command(words, snakefile, file, target):
+        code = f"import os; open('ran', 'a').write({f'{target} {file.stem} '!r})"
+        code += f"; assert {machine.COMMAND!r} not in os.environ"
+        fails = (file.stem, target) in {("b", "all"), ("d", "fetch")}
+        return [sys.executable, "-c", f"{code}; raise SystemExit({3 if fails else 0})"]
 
     monkeypatch.setattr(nested_runs, "make_command", make_command)
-    files = [Path(f"{name}.yaml") for name in "abc"]
-    assert nested_runs.run_files(files, ["--cores", "1"], "Snakefile") == dict(zip(files, (0, 3, 0), strict=True))
-    assert (tmp_path / "ran").read_text() == "abc"
+    files = [Path(f"{name}.yaml") for name in "abcd"]
+    codes = nested_runs.run_files(files, ["--cores", "1"], "Snakefile", files[2:])
+    assert codes == dict(zip(files, (0, 3, 0, 3), strict=True))
+    assert (tmp_path / "ran").read_text() == "all a all b fetch c all c fetch d ", "without its data d is not run"
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error:")]
-    assert lines == ["error: b failed (3); again: snakemake --cores 1 --configfile b.yaml"]
+    assert lines == [
+        f"error: {name} failed (3); again: snakemake --cores 1 --configfile {name}.yaml" for name in ("b", "d")
+    ]
 
 
 @pytest.mark.parametrize("command_line", [{}, {"scale": "0.5"}, {"stand_in": True}, {"stand_in": "true", "scale": 0.5}])

@@ -98,6 +98,15 @@ def test_a_model_makes_cells_of_the_methods_that_it_runs(folder):
     found = cells(checks.make_config({"models": models, "text": section}), [])
     ran = {(cell.spec["model"], cell.spec["method"]) for cell in found}
     assert ran == {("asarm", "sequential"), ("asarm", "assd"), ("gpt2", "sequential")}
+    plain = models | {"asarm": models["asarm"] | {"methods": ["sequential"]}, "more": models["asarm"]}
+    found = cells(checks.make_config({"models": plain, "text": section}), [])
+    assert {cell.spec["model"] for cell in found if cell.spec["method"] == "assd"} == {"more"}
+    for model, named, message in (
+        ("gpt2", ["sequential", "assd"], r"models.gpt2.methods = \[assd\]: allowed with gpt2: sequential"),
+        ("asarm", ["assd"], r"models.asarm.methods = \['assd'\]: needs sequential"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            checks.make_config({"models": models | {model: models[model] | {"methods": named}}, "text": section})
     only = {"gpt2": models["gpt2"]}
     with pytest.raises(ConfigError, match=r"text.methods.assd: no model runs it \(gpt2\); allowed: sequential"):
         checks.make_config({"models": only, "text": section})

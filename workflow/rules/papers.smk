@@ -12,15 +12,14 @@ its own plan and record, so that a run which was stopped continues. A file that 
 on, and the exit code is not 0. The job is local, and needs no lock of this run: those it starts have their own.
 """
 
+from functools import partial
 
-def flag_files(keys):
-    """Write the experiment files of papers as names relative to the current folder, in the order of their tables."""
+
+def list_paper_files(keys, wildcards):
+    """List the experiment files of papers as names relative to the current folder, in the order of their tables."""
     folder = ROOT / "workflow/experiments"
-    return [
-        find_shipped(f"workflow/experiments/{e.file.name}")
-        for key in keys
-        for e in parity_papers.list_experiments(folder, key)
-    ]
+    files = [experiment.file for key in keys for experiment in parity_papers.list_experiments(folder, key)]
+    return [find_shipped(f"workflow/experiments/{file.name}") for file in files]
 
 
 for target, keys in PAPER_TARGETS.items():
@@ -32,7 +31,7 @@ for target, keys in PAPER_TARGETS.items():
         threads: 1
         params:
             papers=keys,
-            experiments=flag_files(keys),
+            experiments=partial(list_paper_files, keys),
             published=find_shipped("workflow/published"),
             snakefile=workflow.main_snakefile,
             words=lambda w: dump_canonical(

@@ -150,7 +150,7 @@ def dump_model(config: Config, kind: str, name: str) -> dict[str, Any]:
     """Dump what `fetch.make_manifest` reads: a model's entry, every default filled in, so that two ways to write it are
     one, and the captions that it reads, whose default limit takes fewer from a shorter file and so is not filled in."""
     spec = weights.list_models(config, kind)[name]
-    entry = spec.model_dump(exclude=None if spec.source == "embedded" else {"grid"})
+    entry = spec.model_dump(exclude={"methods"} if spec.source == "embedded" else {"methods", "grid"})
     read = captions(config, kind)
     return entry | ({"captions": read.model_dump(exclude_defaults=True)} if read else {})
 

@@ -149,6 +149,8 @@ def check_models(value: Config) -> None:
             continue
         if spec.folder and kind != "continuous":
             raise ConfigError(f"models.{name}.folder = {spec.folder!r}: allowed: for continuous pairs alone")
+        if spec.methods and kind != "anysubset":
+            raise ConfigError(f"models.{name}.methods = {spec.methods}: allowed: for text models alone")
         if kind == "discrete":
             model_checks.check_network(name, spec)
         model_checks.check_files(name, spec)
@@ -231,6 +233,16 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
         check_at_most("discrete", section.methods, weights.list_option_sizes(spec), f"models.{model}")
 
 
+def check_text_methods(model: str, spec: ModelSpec) -> None:
+    """Check that a text model's family runs the methods that its entry names, plain decoding among them."""
+    allowed = weights.read_family(spec.family).get("methods") or methods("anysubset")
+    for method in spec.methods:
+        if method not in allowed:
+            raise ConfigError(f"models.{model}.methods = [{method}]: allowed with {spec.family}: {', '.join(allowed)}")
+    if spec.methods and find_plain_method("anysubset") not in spec.methods:
+        raise ConfigError(f"models.{model}.methods = {spec.methods}: needs {find_plain_method('anysubset')}")
+
+
 def check_text(section: TextSection, models: dict[str, ModelSpec]) -> None:
     """Check that data files exist, that methods that read one kind of prompt have an infilling task with it, that a
     model runs each method, and that models that read from left to right alone have prompts that are prefixes."""
@@ -253,6 +265,7 @@ def check_text(section: TextSection, models: dict[str, ModelSpec]) -> None:
             )
             raise ConfigError(f"text.methods.{method}: no model runs it ({', '.join(models)}); allowed: {allowed}")
     for model, spec in models.items():
+        check_text_methods(model, spec)
         wanted = weights.read_family(spec.family).get("prompt", "")
         if wanted and (others := prompts - {wanted}):
             raise ConfigError(

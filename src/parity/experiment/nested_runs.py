@@ -40,16 +40,19 @@ def remove_targets(words: Sequence[str], targets: Sequence[str]) -> list[str]:
     return kept[:-1] if kept[-1:] == ["--"] else kept
 
 
-def make_command(words: Sequence[str], snakefile: str, file: Path) -> list[str]:
-    """Make the command that runs an experiment file. words: flags of the command that asked for it, without targets;
-    the run is made in the current folder."""
+def make_command(words: Sequence[str], snakefile: str, file: Path, target: str) -> list[str]:
+    """Make the command that makes a target of an experiment file in the current folder. words: flags of the command
+    that asked for it, without targets."""
     flags = ["--snakefile", snakefile, "--directory", ".", "--configfile", str(file)]
-    return [sys.executable, "-m", "snakemake", *words, *flags]
+    return [sys.executable, "-m", "snakemake", *words, *flags, "--", target]
 
 
-def run_files(files: Sequence[Path], words: Sequence[str], snakefile: str) -> dict[Path, int]:
+def run_files(
+    files: Sequence[Path], words: Sequence[str], snakefile: str, fetched: Sequence[Path] = ()
+) -> dict[Path, int]:
     """Run experiment files in turn, waiting for runs of another such command to end; return the exit code of each. Says
-    on stderr which file runs, and in the end which failed. A KeyboardInterrupt ends the run that is going on, first."""
+    on stderr which file runs, and in the end which failed. What those in `fetched` need is fetched first; if it cannot
+    be, they are not run. A KeyboardInterrupt ends the run that is going on, first."""
     LOCK.parent.mkdir(exist_ok=True)
     codes: dict[Path, int] = {}
     environment = {name: value for name, value in os.environ.items() if name != machine.COMMAND}
@@ -57,12 +60,15 @@ def run_files(files: Sequence[Path], words: Sequence[str], snakefile: str) -> di
         fcntl.flock(lock, fcntl.LOCK_EX)
         for i, file in enumerate(files, 1):
             print(f"[{i}/{len(files)}] {file.stem}: {file}", file=sys.stderr, flush=True)
-            process = subprocess.Popen(make_command(words, snakefile, file), env=environment)
-            try:
-                codes[file] = process.wait()
-            except KeyboardInterrupt:
-                process.wait()
-                raise
+            for target in (*["fetch"] * (file in fetched), "all"):
+                process = subprocess.Popen(make_command(words, snakefile, file, target), env=environment)
+                try:
+                    codes[file] = process.wait()
+                except KeyboardInterrupt:
+                    process.wait()
+                    raise
+                if codes[file]:
+                    break
     for file in (file for file, code in codes.items() if code):
         again = shlex.join(["snakemake", *words, "--configfile", str(file)])
         print(f"error: {file.stem} failed ({codes[file]}); again: {again}", file=sys.stderr)

@@ -93,6 +93,9 @@ class ModelSpec(Strict):
     folder: File = Field("", description="continuous: a folder that `python -m parity.models convert` wrote")
     stand_in: str = Field("", description="the stand-in that `stand_in: true` takes; '' for the family's")
     network: dict[str, int | float] = Field({}, description="published: sizes that differ from the family's")
+    methods: Annotated[list[str], AfterValidator(check_distinct)] = Field(
+        [], description="text: those of the section that run on it; []: all that its family runs"
+    )
 
     @model_validator(mode="after")
     def _complete_files(self):

@@ -51,8 +51,8 @@ def read_family(family: str) -> dict[str, Any]:
 
 
 def list_text_methods(spec: ModelSpec) -> tuple[str, ...]:
-    """List the decoders that a text model runs: those that its family names, or all."""
-    return read_family(spec.family).get("methods") or methods("anysubset")
+    """List the decoders that a text model runs: those that its entry names, or its family, or all."""
+    return tuple(spec.methods) or read_family(spec.family).get("methods") or methods("anysubset")
 
 
 def list_models(config: Config, kind: str) -> dict[str, ModelSpec]:

@@ -17,6 +17,7 @@ from parity.experiment.absent_data import replace_absent_data
 from parity.experiment.checks import make_config
 from parity.experiment.options import KINDS
 from parity.experiment.papers import PAPERS, Experiment, list_experiments
+from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import ASKED, Config
 from parity.report.blocks import list_records
 from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes
@@ -45,7 +46,7 @@ class Planned(NamedTuple):
     """An experiment file as it would run, whether its data are here or not."""
 
     experiment: Experiment
-    raw: Mapping[str, Any]  # as the file says, without commits and digests
+    raw: Mapping[str, Any]  # as the file says, with its protocol's networks, without commits and digests
     config: Config
     rows: list[dict[str, Any]]  # a summary row for each cell, and each task that asks a text model; without figures
     sizes: dict[str, dict[str, int]]  # by model those that bound options
@@ -53,7 +54,7 @@ class Planned(NamedTuple):
 
 def plan_experiment(experiment: Experiment, root: Path) -> Planned:
     """Plan an experiment file. root: the folder that the file's own paths begin from."""
-    raw = config_overlay.read_experiment(experiment.file)
+    raw = add_networks(config_overlay.read_experiment(experiment.file))
 
     def find(name: str) -> str:
         return str(root / name)

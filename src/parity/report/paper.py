@@ -10,6 +10,7 @@ import json
 import sys
 
 from parity.base.command import add_arguments, run_command
+from parity.experiment.config_overlay import overlay_config
 from parity.experiment.nested_runs import find_results, run_files
 from parity.experiment.papers import read_experiment_file
 from parity.report.paper_page import write_paper
@@ -24,7 +25,9 @@ def main() -> None:
     parser.add_argument("--snakefile", required=True)
     add_arguments(parser, "experiments+", "published", "out")
     a = parser.parse_args()
-    codes = run_files(a.experiments, a.words, a.snakefile)
+    is_trial = overlay_config({}, a.config).get("stand_in")
+    published = [file for file in a.experiments if read_experiment_file(file).is_published]
+    codes = run_files(a.experiments, a.words, a.snakefile, [] if is_trial else published)
     for key in a.papers:
         files = [file for file in a.experiments if read_experiment_file(file).paper == key]
         results = {file: find_results(file, a.config) for file in files}
