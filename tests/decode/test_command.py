@@ -146,6 +146,7 @@ def test_a_job_keeps_every_few_batches(job, run_decode):
     assert [len(shard.ids) for shard in stored if shard.provenance["code"] == "3"] == [9]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["anysubset", "continuous"], indirect=True)
 def test_a_job_killed_in_its_middle_loses_the_shard_in_flight_alone(job, run_decode):
     """Killed by SIGKILL when the first of its shards is kept. What it kept is not decoded again, and the tokens are

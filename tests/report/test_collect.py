@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.base.files import write_json
+from parity.base.files import read_json, write_json
 from parity.experiment import paths
+from parity.experiment.cells import list_runs
 from parity.metrics.estimates import Estimate
 from parity.report import answers, summary_page
 from parity.report import tables as form
@@ -59,6 +60,36 @@ def test_vectors_are_judged_on_mixtures_and_on_the_model(gathered):
     assert on_model and (verdicts.loc[on_model, "tv_bound"].isna()).all()
     ratio = select_method(gathered, "continuous", "cspd").iloc[0]
     assert ratio[["two_paths_ratio", "single_path_ratio"]].tolist() == pytest.approx([np.exp(-1.0), np.exp(-50.0)])
+
+
+def test_figures_of_sets_of_images_are_means_over_runs(tmp_path):
+    """With their standard deviation; a figure that a run lacks, and one of single images, stay the first run's."""
+    section = {"images": 9, "repeats": 3, "batch": [9], "methods": {"mar": [{}], "cspd": [{"gamma": 4}]}}
+    settings = made.write_results(tmp_path, {"experiment": "runs", "continuous": section})
+    rows = gather(settings, [], root=tmp_path)
+    files = rows.files
+    runs = {c.key: [c, *list_runs(settings, c)] for c in files.cells if not c.is_repetition}
+    assert sorted(len(cells) for cells in runs.values()) == [1, 3, 3]  # the control has a single run
+    drawn = {key: 20.0 + np.arange(len(cells)) ** 2 for key, cells in runs.items()}
+    for key, cells in runs.items():
+        for cell, fid in zip(cells, drawn[key], strict=True):
+            file = tmp_path / paths.folder(cell) / "metrics.json"
+            changed = {"fid": fid, "right": 0.5 + fid / 100} | ({"is": None} if cell is not cells[0] else {})
+            write_json(file, read_json(file) | changed)
+    summary = gather(settings, [], root=tmp_path).summary.set_index("key")
+    assert sorted(summary.index) == sorted(runs)
+    for key, row in summary.iterrows():
+        assert row["fid"] == pytest.approx(drawn[key].mean())
+        assert row["right"] == pytest.approx(0.7)
+        assert row["is"] == 3.0 and pd.isna(row.get("is_runs_sd"))
+        if row["role"] == "control":
+            assert pd.isna(row["runs"])
+            continue
+        assert row["runs"] == 3
+        assert row["fid_runs_sd"] == pytest.approx(drawn[key].std(ddof=1))
+        assert row["fid_se"] == pytest.approx(row["fid_runs_sd"] / 3**0.5)
+        shown = form.show_measured("fid")(row.to_dict())
+        assert (shown.text, shown.detail) == ("21.7", f"±{form.SPACE}2.1 (sd of 3 runs)")
 
 
 def test_judging_leaves_the_tests_as_they_are(gathered):

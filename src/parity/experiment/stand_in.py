@@ -75,13 +75,9 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
 
 
 def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
-    """Make the configuration's entry of a published model's stand-in, with the files of its drafter or judge, and
-    without a draft model where a published pair names none."""
+    """Make the configuration's entry of a published model's stand-in, with the files of its drafter or judge."""
     first, *companions = name_stand_ins(spec)
     entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
-    if weights.find_kind(spec["family"]) == "continuous" and "draft" not in spec.get("files", {"draft": ""}):
-        for key in ("files", "sha256"):
-            entry[key].pop("draft", None)
     entry |= {"methods": spec["methods"]} if spec.get("methods") else {}
     for companion in companions:
         for key in ("files", "sha256"):
