@@ -100,7 +100,8 @@ def gpt2(folder: Path, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[
 def gpt2_small(folder: Path, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
     """Write another random GPT-2 with its tokenizer, the baseline beside any-subset models; return {"gpt2": its name}.
     sizes: of the network, in place of small ones."""
-    return {"gpt2": write_gpt2(folder / "gpt2-small", sizes, 10)}
+    # it decodes as long texts as the published one, where the judge reads a text in pieces
+    return {"gpt2": write_gpt2(folder / "gpt2-small", {"n_positions": 1024, **sizes}, 10)}
 
 
 def mdlm(
