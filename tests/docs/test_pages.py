@@ -31,7 +31,7 @@ PAGES += [ROOT / "decoders/README.md", ROOT / "docs/results/engines.md"]
 # pages with snippets that decode, judge or tune
 DECODING = (
     "certify", "checkpoint", "companion", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts",
-    "transformers", "README",
+    "train-arm", "transformers", "README",
 )  # fmt: skip
 CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder, and where the page has it
     "llamagen": {"llamagen": {"": "llamagen"}},

@@ -10,8 +10,8 @@ from torch import nn
 
 from parity.base.errors import ParityError
 from parity.models.anysubset.xlnet import XLNet, xlnet
+from parity.train.joint import Scheme, compute_joint_nats, draw_order, make_scheme
 from parity.train.loop import Job, Recipe, fit
-from recipes.anysubset import Scheme, compute_joint_nats, draw_order, make_scheme
 
 
 class Killed(Exception):

@@ -1,15 +1,17 @@
-"""Train a companion of a model of image tokens from its own samples: heads, a draft model, or a drafter.
+"""Train a companion of a model of image tokens from its own samples (heads, a draft model, a drafter), or a text model.
 
     parity train heads --model scenes --out companions
     parity train draft --model mine --configfile mine.yaml --prompts captions.txt --layers 6 --out companions
     parity train --auto --model mine --configfile mine.yaml          which of them gains most, before any is trained
+    parity train arm corpus.jsonl --from xlnet-base-cased --out arm  an any-subset model of text, see its --help
 
-No data set is needed: the model draws the rows itself, by the fastest lossless method, at the sampling of the
+A companion needs no data set: the model draws the rows itself, by the fastest lossless method, at the sampling of the
 experiment. A killed command goes on where it was. OUT gets the weights, a card, and an experiment that uses them.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +177,12 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
 
 
 def main() -> None:
-    """Parse the command line; train the companion that it names, or print the table of --auto."""
+    """Parse the command line; train the companion that it names, or a text model; or print the table of --auto."""
+    if sys.argv[1:2] == ["arm"]:
+        from parity.train import arm
+
+        del sys.argv[1]
+        return arm.main()
     parser = argparse.ArgumentParser(
         prog="parity train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

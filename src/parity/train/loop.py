@@ -61,10 +61,11 @@ class Recipe:
     # `finish()` is called once, in inference mode, after training: figures for the log, and the weights' header.
     finish: Callable[[], tuple[dict[str, float], dict[str, Any]]]
     stream: tuple[int, ...]  # numbers in the random seed that differ from recipe to recipe
-    peak: float  # learning rate after `warmup` steps; from there it falls as half a cosine
+    peak: float  # learning rate after `warmup` steps; from there it falls as half a cosine, or in a line
     average: float = 0.998  # decay of the moving average of the weights, which replaces them in the end; 0 for none
     warmup: int = 100
     weight_decay: float = 0.02
+    linear: bool = False  # whether the learning rate falls in a line, to 0
     hidden: str | None = None  # pattern of the names of matrices that Muon trains; AdamW trains all else
     after_step: Callable[[int], None] = lambda step: None  # called after each step, with its number
     held_out: Callable[[], dict[str, float]] | None = None  # measures figures on held-out data for the log
@@ -82,12 +83,14 @@ def reduce_precision(device: str = "cpu") -> torch.autocast:
     return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=not slow)
 
 
-def compute_rate(step: int, steps: int, warmup: int, peak: float, passed: float = 0.0) -> float:
-    """Compute the learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak. passed: the
-    share of the time that has passed, if that is the larger one."""
+def compute_rate(step: int, steps: int, warmup: int, peak: float, passed: float = 0.0, linear: bool = False) -> float:
+    """Compute the learning rate at a step: linear warm-up, then half a cosine down to FLOOR of the peak, or a line to
+    0. passed: the share of the time that has passed, if that is the larger one."""
     if step < warmup:
         return peak * (step + 1) / warmup
     done = max((step - warmup) / max(1, steps - warmup), min(1.0, passed))
+    if linear:
+        return peak * (1 - done)
     return peak * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
@@ -197,7 +200,8 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
     while not is_over() and recipe.pays(training.log):
         rng = np.random.default_rng([job.seed, training.step, *recipe.stream])
         value, figures = recipe.loss(training.step, rng)
-        rate = compute_rate(training.step, job.steps, recipe.warmup, recipe.peak, training.seconds / limit)
+        passed = training.seconds / limit
+        rate = compute_rate(training.step, job.steps, recipe.warmup, recipe.peak, passed, recipe.linear)
         training.learn(value, rate, recipe.average)
         recipe.after_step(training.step)
         training.step += 1
@@ -209,7 +213,8 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
             if is_measured and recipe.held_out is not None:
                 with torch.inference_mode(), training.averaged():
                     row |= recipe.held_out()
-            print(row, flush=True)
+            left = min(training.seconds / training.step * (job.steps - training.step), limit - training.seconds)
+            print(f"{row}, at most {max(0.0, left) / 60:.0f} minutes left", flush=True)
             training.log.append(row)
             time_logged = time_now
         if is_over() or time_now - time_saved > saved_every:
@@ -225,15 +230,18 @@ def publish(module: nn.Module, file: Path, config: dict[str, Any]) -> None:
     files.publish(file, save(state, metadata={"config": json.dumps(config, sort_keys=True)}))
 
 
-def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
-    """Train; write the weights to `job.out`, the log beside them as JSON; remove the checkpoint; return the log."""
+def train(
+    recipe: Recipe, job: Job, write: Callable[[nn.Module, Path, dict[str, Any]], None] = publish
+) -> list[dict[str, float]]:
+    """Train; `write` the weights, by default to `job.out`, and the log beside it as JSON; remove the checkpoint; return
+    the log."""
     log = fit(recipe, job)
     with torch.inference_mode():
         figures, config = recipe.finish()
     if figures:
         print(figures, flush=True)
         log.append(figures)
-    publish(recipe.net if recipe.published is None else recipe.published, job.out, config)
+    write(recipe.net if recipe.published is None else recipe.published, job.out, config)
     sizes = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "threads", "device")}
     files.write_json(job.out.with_suffix(".json"), {"log": log, **sizes})
     job.out.with_suffix(".pt").unlink(missing_ok=True)
