@@ -4,12 +4,14 @@ Made from what the experiments' own reports wrote, so it takes seconds. A number
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from parity.base.errors import ConfigError
 from parity.base.files import publish
 from parity.experiment import study
 from parity.experiment.options import KINDS
@@ -226,8 +228,10 @@ def write_paper(key: str, published: Path, results: Mapping[Path, Path], failed:
     failed       the names of those whose run failed
     """
     root = published.resolve().parents[1]
-    planned = {file: account.plan_experiment(read_experiment_file(file), root) for file in results}
-    runs = [read_run(planned[file], folder) for file, folder in results.items()]
+    runs = []
+    for file, folder in results.items():
+        with suppress(ConfigError):  # a file that is wrong: its run failed, and is named
+            runs.append(read_run(account.plan_experiment(read_experiment_file(file), root), folder))
     printed = read_published([published / f"{key}.csv"])
     networks = account.read_networks(published / "networks.yaml")
     found = list(map(partial(find_ours, key=key, runs=runs, networks=networks), list_records(printed)))
