@@ -240,6 +240,12 @@ def test_bad_input_is_one_line_before_networks_load(monkeypatch, run_main, argum
         run_main(command.main, *arguments)
 
 
+def test_options_are_given_together_or_one_by_one():
+    parse = command.make_parser().parse_args
+    given = [["--option", "a=1", "b=x"], ["--option", "a=1", "--option", "b=x"]]
+    assert [command.read_options(parse(["red", *flags]).option) for flags in given] == [{"a": 1, "b": "x"}] * 2
+
+
 @pytest.mark.parametrize("name", ["pipe", "gone", "gone.txt", "/dev/null", "fd"])
 def test_what_is_no_prompt_file_but_there_is_one_line_and_no_caption(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,13 @@ def add_decoder(add_command: Any) -> None:
     p = add_command(run_decoder)
     p.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     p.add_argument(
-        "--option", type=parse_option, action="append", default=[], metavar="K=V", help="an option of the decoder"
+        "--option",
+        type=parse_option,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the decoder",
     )
     p.add_argument("--n", type=int, default=100_000, help="draws of a sample (100000)")
     p.add_argument("--margin", type=float, default=0.025, help="TV below which a bound certifies (%(default)s)")

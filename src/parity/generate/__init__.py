@@ -90,14 +90,14 @@ class Generator:
         dtype: str = "",
         device: str = "",
         manifest: dict[str, Any] | None = None,
-        compile: str = "",
+        compile: str = "off",
         capture: str = "",
     ):
         """Choose the device, by default a GPU if there is one; files and networks are loaded when they are needed.
 
         dtype     of a transformer of image tokens; by default the configuration's, else that of the model's files
         manifest  of the model's files, where they are there already
-        compile, capture  as in the configuration, which says them by default
+        compile, capture  as in the configuration, which says `capture` by default
 
         Raises ParityError for another model's dtype, and for a device that is not there.
         """
@@ -111,7 +111,7 @@ class Generator:
             )
         # not claimed: jobs may use the GPU meanwhile, as a notebook may never end
         self.device = device or ("cuda" if machine.gpu() else "cpu")
-        self.compile, self.capture = compile or config.compile, capture or config.capture
+        self.compile, self.capture = compile, capture or config.capture
         if config.image is not None and "dtype" in config.image.model_fields_set:
             dtype = dtype or config.image.dtype
         self.given_dtype = dtype
@@ -343,4 +343,4 @@ def load(
     cases = {case.model: case for kind in kinds(config) for case in tuned.list_cases(config, kind)}
     if model and model not in cases:
         raise ParityError(f"--model {model!r}: not in {file}; allowed: {', '.join(cases)}")
-    return Generator(cases[model or next(iter(cases))], config, dtype, device, None, compile, capture)
+    return Generator(cases[model or next(iter(cases))], config, dtype, device, None, compile or config.compile, capture)

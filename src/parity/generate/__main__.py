@@ -305,7 +305,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="", help="of the configuration (its first)")
     parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
     parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
-    parser.add_argument("--option", nargs="+", default=[], metavar="NAME=VALUE", help="of the method")
+    parser.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="of the method")
     parser.add_argument("--compare", default="", metavar="METHOD", help="make the same with another method, too")
     parser.add_argument(
         "--out", type=Path, default=Path("picture.png"), help="a .png, or a folder, which is made (%(default)s)"

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--model", default="", help="of the configuration (its first)")
     parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
     parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
-    parser.add_argument("--option", nargs="+", default=[], metavar="NAME=VALUE", help="of the method")
+    parser.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="of the method")
     parser.add_argument("--n", type=int, default=8, help="pictures or texts in all (%(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the transformer (the experiment's)")
     add_own_device(parser)
