@@ -100,7 +100,8 @@ def read_texts(name: str, keep_blank: bool) -> list[str]:
     is_plain = not name.startswith("datasets:") and FORMATS.get(text_files.find_suffix(name)) == "lines"
     if not (keep_blank and is_plain):
         return texts
-    return text_files.split_lines(text_files.read_text(Path(name)))
+    *lines, rest = text_files.split_lines(text_files.read_text(Path(name)))
+    return [*lines, rest] if rest else lines  # nothing follows the end of the last line
 
 
 def read_hub_rows(name: str) -> Iterator[dict[str, Any]]:
