@@ -3,6 +3,7 @@
 READS    workflow/experiments/*.yaml whose heads name the paper, workflow/published
 OUTPUTS  results/<experiment>/    of each such file, by a run of its own
          results/papers/<paper>.html, .csv
+         logs/papers/<paper>.log      what these runs say on the terminal
 
     snakemake sjd --cores all --resources gpu=1                     or gsd, vvs, cspd, assd; `papers` for all five
     snakemake gsd --cores all --config stand_in=true                on small random networks
@@ -27,7 +28,11 @@ for target, keys in PAPER_TARGETS.items():
     rule:
         name:
             target
+        log:
+            f"logs/papers/{target}.log",
         localrule: True
+        conda:
+            "../../envs/parity.yaml"
         threads: 1
         params:
             papers=keys,
@@ -44,5 +49,5 @@ for target, keys in PAPER_TARGETS.items():
             r"""
             python -m parity.report.paper --papers {params.papers} --experiments {params.experiments:q} \
                 --published {params.published:q} --snakefile {params.snakefile:q} --words {params.words:q} \
-                --config {params.config:q} --out results/papers
+                --config {params.config:q} --out results/papers 2> >(tee -i {log:q} >&2)
             """
