@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 import parity
 from parity.base.errors import ParityError
-from parity.base.headers import find_widest
+from parity.base.headers import find_largest_dtype
 from parity.decode import loop
 from parity.generate import __main__ as command
 from tests.workflow.conftest import ROOT
@@ -148,11 +148,11 @@ def test_memory_that_is_too_little_halves_the_batch(monkeypatch, capsys):
 def test_the_dtype_is_that_of_the_files(tmp_path):
     half = {"a": torch.zeros(8, dtype=torch.bfloat16), "b": torch.zeros(2)}
     save_file(half, tmp_path / "model-1.safetensors")
-    assert find_widest(tmp_path) == find_widest(tmp_path / "model-1.safetensors") == "BF16"
+    assert find_largest_dtype(tmp_path) == find_largest_dtype(tmp_path / "model-1.safetensors") == "BF16"
     save_file({"c": torch.zeros(99)}, tmp_path / "model-2.safetensors")
-    assert find_widest(tmp_path) == "F32"
+    assert find_largest_dtype(tmp_path) == "F32"
     (tmp_path / "model.pt").write_bytes(b"x")
-    assert find_widest(tmp_path / "model.pt") == ""
+    assert find_largest_dtype(tmp_path / "model.pt") == ""
     scenes = parity.load("scenes")
     scenes.case = scenes.case._replace(spec=scenes.case.spec.model_copy(update={"source": "files"}))
     part = scenes.family["files"][0]

@@ -63,9 +63,9 @@ def read_entries(file: Path) -> dict[str, Any]:
     return {name: entry for name, entry in read_header(file).items() if name != "__metadata__"}
 
 
-def find_widest(files: Path) -> str:
-    """Find the dtype, as safetensors names it, of most numbers in a file or in a folder's files; "" if none of them is
-    a safetensors file."""
+def find_largest_dtype(files: Path) -> str:
+    """Find the dtype, as safetensors names it, that takes most bytes of a file or of a folder's files; "" if none of
+    them is a safetensors file."""
     counts: dict[str, int] = {}
     for file in sorted(files.rglob("*.safetensors")) if files.is_dir() else [files]:
         try:

@@ -229,18 +229,15 @@ def stream_batch(
     that is not refilled ends as a whole. done: as of `note_passes`."""
     module = import_kind(kind)
     noise = noise_of(slice_rows(rows, slice(at_once)), loaded, spec)
-    began = time.perf_counter()
+    resumed = time.perf_counter()
     model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
     queue = getattr(model, "queue", None)
     steps = note_passes(steps, done, queue)
-    n_ended = 0
 
     def finish(some: np.ndarray, columns: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
         """Complete the columns of rows that have ended."""
-        nonlocal n_ended
-        n_ended += len(some)
         columns["passes"] = columns["depth" if kind == "continuous" else "nfe"]
-        columns["seconds"] = (time.perf_counter() - began) / n_ended
+        columns["seconds"] = (time.perf_counter() - resumed) / len(some)
         columns |= {"forced": model.forced} if kind == "discrete" else {}
         return some, columns
 
@@ -252,6 +249,7 @@ def stream_batch(
         recorder.write(step)
         if some := recorder.take_ended():
             yield finish(np.array(some), recorder.read_rows(some))
+            resumed = time.perf_counter()  # what the caller did with these rows is not decoding
     left = [*recorder.seen]
     decoded = recorder.finish()
     yield finish(np.array(left), {name: getattr(decoded, name)[left] for name in ("tokens", "step", "nfe")})
@@ -265,7 +263,7 @@ def stream(
 
     tokens, step, and of vectors and texts order, as shards have them
     passes   of the target that a row took part in; of vectors all calls one after another
-    seconds  wall time since the batch began, divided by its rows that have ended
+    seconds  a row's share of the wall time of decoding: that since other rows ended, divided by those that end now
     forced   [L] of image tokens: the token that the grammar forces at a position, or -1
 
     refill: a waiting row takes the place of one that is done, if the method declares REFILLS."""

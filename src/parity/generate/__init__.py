@@ -9,6 +9,7 @@ A picture is the one that the workflow's cell of that seed has for the same capt
 
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from parity_certify.seeding import check_seed
 from parity.base import machine
 from parity.base.devices import check
 from parity.base.errors import ConfigError, ParityError
-from parity.base.headers import find_widest
+from parity.base.headers import find_largest_dtype
 from parity.decode import loop
 from parity.embedded.scenes import WORDS
 from parity.experiment import tuned, weights
@@ -52,7 +53,7 @@ class Made:
     text     the text filled in; None of a picture
     tokens   [L] int64, or [L, D] of vectors
     passes   of the target, one after another; of vectors all calls one after another, of heads too
-    seconds  of its batch until it was done, divided by what of the batch was done
+    seconds  its share of the time of decoding, without that of drawing its pixels; see `loop.stream`
     facts    model, revision, method, options, sampling, dtype and seed: what the tokens depend on, beside the prompt
     final    [rows, columns] of a picture's cells: the pass, of vectors the step, that made each final; [0, 0] of a text
     """
@@ -119,6 +120,7 @@ class Generator:
         if manifest is not None:
             self.manifest = manifest
         self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
+        self.loading_seconds = 0.0  # that loading them took
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -134,7 +136,7 @@ class Generator:
         if self.given_dtype or self.kind != "discrete" or self.case.spec.source == "embedded":
             return self.given_dtype or "float32"
         files = Path(self.manifest["files"][self.family["files"][0]])
-        return "bfloat16" if find_widest(files) == "BF16" else "float32"
+        return "bfloat16" if find_largest_dtype(files) == "BF16" else "float32"
 
     def choose_method(self, method: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Complete a method's options; "auto" stands for the choice of `parity tune`, else for a lossless method.
@@ -163,6 +165,7 @@ class Generator:
         companion = needs(self.kind, method)
         if companion in self.loaded:
             return self.loaded[companion]
+        start = time.monotonic()
         if loaded := next(iter(self.loaded.values()), None):
             self.loaded[companion] = loaded.take_companion(companion)
         else:
@@ -171,6 +174,7 @@ class Generator:
             self.loaded[companion] = loop.load(
                 self.kind, self.manifest, spec, self.device, self.is_compiled, captured=captured
             )
+        self.loading_seconds += time.monotonic() - start
         return self.loaded[companion]
 
     def generate(self, prompts: Sequence[str], method: str = "auto", seed: int = 0, **given: Any) -> list[Made]:

@@ -164,7 +164,7 @@ class Result:
     method: str
     made: list[Made]  # in order; without those that were there
     passes: list[int]  # of all images
-    seconds: float  # of this run
+    seconds: float  # of this run, without the loading of networks
 
     def describe(self) -> str:
         """Describe passes and speed in a line."""
@@ -172,10 +172,15 @@ class Result:
         if not self.made:
             return f"{self.method}: all {len(self.passes)} were there, {passes}"
         there = len(self.passes) - len(self.made)
-        before = f", {there} of {len(self.passes)} were there before" if there else ""
-        each = self.seconds / len(self.made)
+        before = f"; {there} of {len(self.passes)} were there before" if there else ""
         kind = "images" if self.made[0].image is not None else "texts"
-        return f"{self.method}: {passes}, {each:.3g} s each, {3600 / each:,.0f} {kind} an hour{before}"
+        decoding = f"{fmean(made.seconds for made in self.made):.3g} s each to decode"
+        return f"{self.method}: {passes}, {decoding}, {self.an_hour:,.0f} {kind} an hour in all{before}"
+
+    @property
+    def an_hour(self) -> float:
+        """How many are made in an hour, prompts read, pixels drawn and files written."""
+        return 3600 * len(self.made) / self.seconds
 
 
 def show_progress(batches: Iterator[list[Made]], total: int, label: str) -> Iterator[list[Made]]:
@@ -223,7 +228,7 @@ def run_method(
         done = {numbers[place]: passes for place, passes in found.items()}
     missing = choose_missing(numbers, done, a.batch, refill)
     made: dict[int, Made] = {}
-    start = time.monotonic()
+    start, loaded_before = time.monotonic(), generator.loading_seconds
     if missing:
         options = {"n": a.n, "batch": a.batch, "refill": refill, "numbers": missing}
         batches = generator.make_batches(prompts, method, a.seed, **options, **given)
@@ -241,7 +246,9 @@ def run_method(
             if a.grid and made and generator.kind != "anysubset":
                 save_made([made[n] for n in sorted(made)], name_file(a.out, "grid", method, several))
     passes = [*done.values(), *(one.passes for one in made.values())]
-    result = Result(method, [made[n] for n in sorted(made)], passes, time.monotonic() - start)
+    # loading is left out: of two methods the first would bear it alone
+    seconds = time.monotonic() - start - (generator.loading_seconds - loaded_before)
+    result = Result(method, [made[n] for n in sorted(made)], passes, seconds)
     if in_folder and made:
         save_summary(generator, result, facts, refill, a)
     return result
@@ -260,14 +267,13 @@ def save_summary(
     """Save passes and speed of a run beside its images, as JSON."""
     k, n = a.shard
     name = "images" + (f"-{result.method}" if a.compare else "") + (f"-{k}-of-{n}" if n > 1 else "")
-    each = result.seconds / len(result.made)
     summary = {
         **facts,
         "images": len(result.passes),
         "made_in_this_run": len(result.made),
         "passes": round(fmean(result.passes), 3),
         "seconds": round(result.seconds, 2),
-        "images_an_hour": round(3600 / each, 1),
+        "images_an_hour": round(result.an_hour, 1),
         "batch": a.batch,
         "refill": refill,
         "compiled": generator.is_compiled,

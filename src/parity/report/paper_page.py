@@ -131,7 +131,7 @@ def show_table(found: Sequence[Found], caption: str) -> Table:
 
 
 def describe_conditions(conditions: str) -> str:
-    """Write the conditions that a paper states, but for our names of its models."""
+    """Write the conditions that a paper states, except for our names of its models."""
     return format_settings({k: v for k, v in parse_settings(conditions).items() if k != "model"}, ": ")
 
 

@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--judge", type=Path, help="a folder of GPT-2 for the experiment (gpt2-large)")
     parser.add_argument("--examples", type=int, help=f"rows to learn from, at most (all; of {EMBEDDED} {EXAMPLES:,})")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="rows in a pass, at most (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="training ends after so many")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="training ends after this time")
     for size, default in (("layers", 3), ("width", 128), ("heads", 4)):
         parser.add_argument(f"--{size}", type=int, help=f"of the network from {SCRATCH} ({default})")
     for name, field in Schedule.model_fields.items():

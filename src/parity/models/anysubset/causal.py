@@ -40,9 +40,9 @@ class Causal:
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V] of the tokens at positions n_seen [B, S], given those before them in tokens [B, N].
-        With the cache, only new inputs are run, if S is 1. Raises DecodingError if a row is in another order than from
-        left to right, or too long, and ValueError for several ranks that are not given all before them."""
+        """Compute distributions [B, S, V] of the tokens at positions n_seen [B, S], given those before them in tokens
+        [B, N]. With the cache, only new inputs are run, if S is 1. Raises DecodingError if a row is in another order
+        than from left to right, or too long, and ValueError for several ranks that are not given all before them."""
         B, N = tokens.shape
         if order is not self.checked:
             self.checked = order
@@ -85,7 +85,7 @@ class Causal:
         return self.exclude_mask(out.logits.gather(1, last_slot))
 
     def exclude_mask(self, logits: Tensor) -> Tensor:
-        """Compute laws [..., V] of the network's logits, 0 for the mask, which the network may not have."""
+        """Compute distributions [..., V] of the network's logits, 0 for the mask, which the network may not have."""
         return exclude(F.pad(logits, (0, self.vocab - logits.shape[-1])), self.mask)
 
 

@@ -1,8 +1,9 @@
 """MDLM (Sahoo et al. 2024), a baseline: masked diffusion on a transformer that reads all positions, in GPT-2's tokens.
 
-A law of a hidden token is given the known ones, all others being masked, so a pass has the laws of one set of known
-tokens. Rotations, norms and modulations are in the order of the released network, whose parameter names these are; it
-is not told the time, as published. The authors compute in bfloat16, this network in the dtype that it is loaded in.
+The distribution of a hidden token is given the known ones, all others being masked, so a pass has those of one set of
+known tokens. Rotations, norms and modulations are in the order of the released network, whose parameter names these
+are; it is not told the time, as published. The authors compute in bfloat16, this network in the dtype that it is loaded
+in.
 """
 
 from typing import Any
@@ -105,7 +106,7 @@ def build(config: dict[str, Any]) -> Network:
 
 
 class MDLM:
-    """MDLM as an `AnySubsetModel`: a pass for each set of known tokens that laws are given."""
+    """MDLM as an `AnySubsetModel`: a pass for each set of known tokens."""
 
     def __init__(self, net: Network, mask: int):
         """Wrap the network. mask: the token's id, one past GPT-2's."""
@@ -113,8 +114,8 @@ class MDLM:
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V] of the tokens at ranks [B, S], each given the tokens [B, N] of the first n_seen [B, S]
-        ranks: one pass if all of a row's are given the same, else one a rank."""
+        """Compute distributions [B, S, V] of the tokens at ranks [B, S], each given the tokens [B, N] of the first
+        n_seen [B, S] ranks: one pass if all of a row's are given the same, else one a rank."""
         rank = invert_order(order)
         position = order.gather(1, ranks.clamp(max=order.shape[1] - 1))
         columns = [slice(None)] if (n_seen == n_seen[:, :1]).all() else [slice(s, s + 1) for s in range(ranks.shape[1])]
