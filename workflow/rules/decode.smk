@@ -27,8 +27,8 @@ rule decode:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("decode"),
-        runtime=ask_minutes("decode"),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         kind=lambda w: find_cell(w).kind,
         spec=lambda w: dump_canonical(find_cell(w).spec),

@@ -139,33 +139,14 @@ def gpu(wildcards):
     return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
 
 
-def describe_job(rule_name, wildcards):
-    """Describe a job of a rule by its wildcards, as its resources are estimated."""
-    if rule_name in ("reference_features", "test"):
-        return job_resources.Job(rule_name, wildcards.kind)
-    return job_resources.Job(rule_name, *find_kind_and_model(wildcards), find_cell(wildcards))
+def by_device(on_cpu, on_gpu):
+    """Make a resource of a job: one number on a CPU, another on a GPU, and as much again at each further attempt."""
+    return lambda wildcards, attempt: attempt * (on_gpu if gpu(wildcards) else on_cpu)
 
 
-def ask_memory(rule_name):
-    """Make the function that estimates the MiB of a job of a rule."""
-    return lambda wildcards, attempt: attempt * job_resources.memory(EXPERIMENT, describe_job(rule_name, wildcards))
-
-
-def ask_minutes(rule_name):
-    """Make the function that estimates the minutes that a job of a rule may take before a cluster ends it."""
-    return lambda wildcards, attempt: attempt * job_resources.minutes(
-        EXPERIMENT, describe_job(rule_name, wildcards), bool(gpu(wildcards))
-    )
-
-
-def ask_group_memory(group, attempt):
-    """Estimate the MiB of a job that decodes by each method of a group of cells, one after another: those of the largest,
-    and as much again for the companions of the others."""
-    jobs = [job_resources.Job("decode", c.kind, c.spec["model"], c) for c in group]
-    return 2 * attempt * max(job_resources.memory(EXPERIMENT, job) for job in jobs)
-
-
-memory, runtime = ask_memory("decode"), ask_minutes("decode")  # of rules of workflow/methods, which decode
+# MiB and minutes of a job that loads networks: embedded ones take 1 to 2 GiB; 8 billion parameters in bfloat16, or an
+# encoder of 3 billion in float32, 20 GiB while they are read. `--set-resources decode:mem_mb=80000` asks for more.
+memory, runtime = by_device(4000, 32000), by_device(240, 480)
 
 
 # Files and settings
