@@ -251,8 +251,15 @@ def show_text(name: str, detail: str = "") -> Maker:
 # --- columns of the tables of every kind of model
 
 
-CLAIMANTS = {"paper": "its paper says", "account": "others' account says", "project": "we say"}
-ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # the mark beside a method's name
+CLAIMANTS = {
+    "paper": "its paper says", "account": "others' account says", "project": "we say", "makers": "its makers say",
+}  # fmt: skip
+ORIGINS = {
+    "paper": "",
+    "account": "from others' account",
+    "project": "ours",
+    "makers": "made elsewhere",
+}  # the mark beside a method's name
 
 
 def find_mark(row: SummaryRow) -> str:
@@ -312,11 +319,28 @@ def count_cores(row: SummaryRow) -> int:
     return int(match[1]) if match else 0
 
 
+def show_reported(row: SummaryRow) -> Entry:
+    """Show the speed that the makers of a row's tokens report: times their own plain decoding, or seconds an image;
+    beneath it by whom and on what."""
+    seconds, times = estimate_of(row, "reported_seconds"), estimate_of(row, "reported_speedup")
+    if seconds.missing:
+        return explain_missing(seconds)
+    took = f"{format_number(seconds.value, 3)} s an image"
+    batch = int(row["batch"])
+    about = f"{f'in batches of {batch}, ' * (batch > 1)}{row['reported_by']}"
+    if times.missing:
+        return Entry(f"{took}, as reported", about, "text")
+    return Entry(f"{times.value:.2f}× as reported", f"{took}, {about}; times their own plain decoding's", "text")
+
+
 def show_speed(name: str) -> Maker:
-    """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful."""
+    """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful; of
+    tokens made elsewhere what their makers report."""
 
     def show(row: SummaryRow) -> Entry:
         """Show a row's speed, beneath it the interval; the predicted one, and why, if it is not measured well."""
+        if not is_missing(row.get("reported_by")):
+            return show_reported(row)
         figure = estimate_of(row, name)
         doubt = doubt_speed(row, name)
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
