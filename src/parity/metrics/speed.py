@@ -46,7 +46,11 @@ def describe_reported(shard: Any) -> dict[str, Any]:
     by = " ".join(f"{word} {about[key]}" for word, key in (("by", "by"), ("on", "device")) if about[key])
     figures: dict[str, Any] = {name: Estimate(why=REPORTED) for name in MEASURES}
     figures |= {"device": about["device"] or "not said", "dtype": "not said", "machine": "not said"}
-    figures |= {"reported_by": by or "not said by whom", "batch": int(shard.at_once.max())}
+    figures |= {
+        "runs_as": "reported by others",
+        "reported_by": by or "not said by whom",
+        "batch": int(shard.at_once.max()),
+    }
     if shard.lacks("seconds"):
         return figures | {"reported_seconds": Estimate(why="no seconds were reported")}
     first = np.unique(batches(shard), return_index=True)[1]

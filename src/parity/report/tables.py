@@ -319,6 +319,15 @@ def count_cores(row: SummaryRow) -> int:
     return int(match[1]) if match else 0
 
 
+def state_other_base(row: SummaryRow, name: str) -> str:
+    """State the speed `name` over plain decoding with CUDA graphs, of a method that has none and is compared with plain
+    decoding without; "" for others."""
+    figure = estimate_of(row, f"{name}_over_captured")
+    if figure.missing:
+        return ""
+    return f"; {figure.value:.2f}× plain decoding with CUDA graphs, which the method cannot use"
+
+
 def show_reported(row: SummaryRow) -> Entry:
     """Show the speed that the makers of a row's tokens report: times their own plain decoding, or seconds an image;
     beneath it by whom and on what."""
@@ -345,12 +354,13 @@ def show_speed(name: str) -> Maker:
         doubt = doubt_speed(row, name)
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
         if not doubt:
-            return show_ratio(figure.value)._replace(detail=interval)
+            return show_ratio(figure.value)._replace(detail=f"{interval}{state_other_base(row, name)}")
         predicted = row.get(f"{name}_predicted")
         if is_missing(predicted):
             return show_ratio(figure.value)._replace(detail=f"{interval}; {doubt}".strip("; "), style="faint")
         measured = f"; timed {interval}, {doubt}" if interval else ""
-        return show_ratio(predicted)._replace(detail=f"predicted{measured}", style="faint")
+        detail = f"predicted{measured}{state_other_base(row, name)}"
+        return show_ratio(predicted)._replace(detail=detail, style="faint")
 
     return show
 
@@ -372,6 +382,7 @@ def make_verdict_columns(alpha: float) -> list[Column]:
     ]
 
 
+RUNS_AS = "how its passes run; a speed is times plain decoding that runs likewise"
 COST = [
     Column("n", "n", "number of images or texts"),
     Column("Fewer passes", show_fewer, "passes of plain decoding divided by the method's, counted"),
@@ -382,6 +393,7 @@ COST = [
 ]  # fmt: skip
 CLOCK = [
     Column("Speed of one alone", show_speed("speedup_single"), "the same of images or texts decoded alone"),
+    Column("Runs as", lambda row: Entry(format_text(row.get("runs_as"), "not timed")), RUNS_AS),
     Column(
         "Networks", show_share("network_share"), "share of the time spent in networks; the rest is the decoder's own"
     ),
