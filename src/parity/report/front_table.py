@@ -117,7 +117,7 @@ def show_passes(row: SummaryRow) -> Entry:
     size relative to the target."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
-        return ABSENT
+        return explain_missing(figure)
     error = f" ± {Z * figure.error:.0f}" if figure.error else ""
     nodes, drafted, share = (row.get(name) for name in ("nodes_per_pass", "draft_calls", "draft_share"))
     details = [] if is_missing(nodes) else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]  # type: ignore[arg-type]
