@@ -74,7 +74,7 @@ def digest_code(*modules):
 
 
 def name_module(kind, method):
-    return f"parity_decoders.{kind}.{method}"
+    return "parity.decode.made" if made.is_made(kind, method) else f"parity_decoders.{kind}.{method}"
 
 
 def list_model_modules(wildcards):
@@ -88,6 +88,17 @@ def digest_decoding(wildcards):
     c = find_cell(wildcards)
     method = name_module(c.kind, c.spec["method"])
     return digest_code("parity.decode.__main__", f"parity.decode.{c.kind}", method, *list_model_modules(wildcards))
+
+
+def find_made(wildcards):
+    """Find the files of a cell of tokens made elsewhere: `tokens`, of the repetition `again`, and `seconds`, by flag. The
+    seconds are of the first tokens alone."""
+    c = find_cell(wildcards)
+    chosen = c.spec["options"]
+    if c.role == "again":
+        return {"tokens": chosen["again"], "seconds": {}}
+    flags = {"seconds": chosen["seconds"], "plain-seconds": chosen["plain_seconds"]}
+    return {"tokens": chosen["tokens"], "seconds": {flag: file for flag, file in flags.items() if file}}
 
 
 def digest_timing(group, wildcards):
