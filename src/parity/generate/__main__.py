@@ -308,10 +308,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="parity generate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("prompt", nargs="+", help="a caption, a class, a text with blanks, or a file of them")
-    parser.add_argument("--model", default="", help="of the configuration (its first)")
-    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
-    parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
-    parser.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="of the method")
+    add_generator_flags(parser)
     parser.add_argument("--compare", default="", metavar="METHOD", help="make the same with another method, too")
     parser.add_argument(
         "--out", type=Path, default=Path("picture.png"), help="a .png, or a folder, which is made (%(default)s)"
@@ -320,18 +317,26 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--animate", type=Path, metavar="FILE.webp", help="also draw how the images fill in")
     parser.add_argument("--pace", choices=("passes", "seconds"), default="passes", help="of --animate (%(default)s)")
     parser.add_argument("--n", type=int, default=1, help="images a prompt (%(default)s)")
-    parser.add_argument("--batch", type=int, default=8, help="decoded at once (%(default)s)")
     parser.add_argument("--shard", type=read_shard, default=(1, 1), metavar="K/N", help="make the K-th of N parts")
     parser.add_argument(
         "--refill", choices=CHOICES, default="", help="whether the next image takes the place of a done one (auto)"
     )
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    return parser
+
+
+def add_generator_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every command that makes images: which model and method, and how they run."""
+    parser.add_argument("--model", default="", help="of the configuration (its first)")
+    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
+    parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
+    parser.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="of the method")
+    parser.add_argument("--batch", type=int, default=8, help="decoded at once (%(default)s)")
     parser.add_argument("--compile", choices=CHOICES, default="", help="whether passes are compiled (auto)")
     parser.add_argument("--capture", choices=("auto", "off"), default="", help="whether CUDA graphs are used (auto)")
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the transformer (that of the model's files)")
     add_own_device(parser)
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
-    return parser
 
 
 def main() -> None:
