@@ -2,9 +2,9 @@
 
     uv run python benchmarks/serve.py [--rounds 3] [--images 64] [--requests 1000] [--keep serve]
 
-A server that gets 64 requests at once by the `openai` client and this process, which generates 64 images and saves them,
-take turns. Images an hour and CPU-seconds an image leave out the loading of networks. Then requests go on, 64 at a time,
-until the server has answered --requests in all; its memory (RSS) is read after 100, after half and after all.
+A server that gets 64 requests at once by the `openai` client, and this process, which generates 64 images and saves
+them, take turns. Images an hour and CPU-seconds an image leave out the loading of networks. Then requests go on, 64 at
+a time, until --requests are answered in all; the server's memory (RSS) is read after 100, after half and after all.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(a.threads)
     shared = ["--configfile", a.configfile, "--method", a.method, "--option", f"window={a.window}"]
     captions = Path("prompts/scenes.txt").read_text().splitlines()
-    prompts = [captions[i % len(captions)] for i in range(a.requests)]
+    prompts = [captions[i % len(captions)] for i in range(max(a.requests, a.images))]
     generator = load("", a.configfile)
     generation = {"method": a.method, "window": a.window, "batch": a.batch}
     rows: list[dict[str, Any]] = []
@@ -96,10 +96,9 @@ def main() -> None:
         for key in ("an_hour", "cpu_seconds"):
             ratios = [served[key] / made[key] for served, made in zip(rows[::2], rows[1::2], strict=True)]
             print(f"{key}: serve / generate {statistics.median(ratios):.3f} of {ratios}" if ratios else "", flush=True)
-        for until in sorted({100, a.requests // 2, a.requests}):
-            if until > asked:
-                asyncio.run(ask(address, prompts[asked:until], 10**6 + asked, a.images))
-                asked = until
+        for until in (n for n in (100, a.requests // 2, a.requests) if asked < n <= a.requests):
+            asyncio.run(ask(address, prompts[asked:until], 10**6 + asked, a.images))
+            asked = until
             rows.append({"name": "memory", "requests": asked, "mib": server.memory_info().rss / 2**20})
             print(rows[-1], flush=True)
     finally:
