@@ -26,7 +26,7 @@ def bind(host: str, port: int) -> socket.socket:
         taken = socket.socket(family, kind, proto)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ParityError(f"--host {host} --port {port}: {error}; allowed: one of this machine that is free") from None
     return taken
 
@@ -77,6 +77,8 @@ def main() -> None:
     for name in ("batch", "threads", "max_waiting"):
         if getattr(a, name) < 1:
             raise ParityError(f"--{name.replace('_', '-')} {getattr(a, name)}: allowed: 1 or more")
+    if not 0 <= a.port < 1 << 16:
+        raise ParityError(f"--port {a.port}: allowed: 0 to 65535")
     try:
         from parity.serve.app import Images, make_app
         from parity.serve.worker import Worker

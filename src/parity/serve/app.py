@@ -58,7 +58,8 @@ class Refused(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's API writes it."""
-        kind = {400: "invalid_request_error", 429: "rate_limit_error"}.get(self.status, "server_error")
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": None}}
 
 
@@ -68,7 +69,7 @@ def describe_invalid(error: Mapping[str, Any]) -> Refused:
     if error["type"] == "extra_forbidden":
         allowed = f"unknown; allowed: {', '.join(ImageRequest.model_fields)}"
     else:
-        allowed = error["msg"].replace("Input should be", "allowed:").removeprefix("Value error, ")
+        allowed = error["msg"].replace("Input should be", "allowed:").replace("Field required", "required")
     value = "" if field is None or error["type"] == "missing" else f" = {brief(error['input'])}"
     return Refused(400, f"{field or 'body'}{value}: {allowed}", field)
 
@@ -92,15 +93,14 @@ class Images:
             if value not in allowed:
                 raise Refused(400, f"{field} = {brief(value)}: allowed: {', '.join(allowed)}", field)
         if asked.partial_images and not asked.stream:
-            raise Refused(
-                400, f"partial_images = {asked.partial_images}: allowed: with stream, else 0", "partial_images"
-            )
+            problem = f"partial_images = {asked.partial_images}: allowed: 0 without stream"
+            raise Refused(400, problem, "partial_images")
         if asked.stream and asked.n > 1:
             raise Refused(400, f"n = {asked.n}: allowed: 1 with stream", "n")
         try:
             check_captions([asked.prompt], self.generator.case.spec)
         except ParityError as error:
-            raise Refused(400, f"prompt: {error}", "prompt") from None
+            raise Refused(400, str(error), "prompt") from None
 
     async def follow(self, asked: ImageRequest, seed: int, request: Request) -> AsyncIterator[Event]:
         """Let the worker make the images; yield what becomes of them, and end early if the client leaves. Raises
