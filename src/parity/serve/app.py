@@ -182,21 +182,22 @@ class Images:
 def write_metrics(worker: Worker) -> str:
     """Write the state of a worker in the text format of Prometheus."""
     counts = worker.counts
+    gained = counts.tokens / max(counts.row_passes, 1)
+    an_hour = 3600 * counts.images / max(counts.seconds, 1e-9)
     rows = [
-        ("queue_length", "gauge", "images that wait for a place", len(worker.waiting)),
-        ("running_rows", "gauge", "images that are decoded", len(worker.running)),
-        ("batch_size", "gauge", "images that may be decoded at once", worker.batch),
-        ("images_total", "counter", "images made", counts.images),
-        ("passes_total", "counter", "passes of the model", counts.passes),
-        ("tokens_total", "counter", "tokens drawn", counts.tokens),
-        ("failures_total", "counter", "batches that ended with an error", counts.failures),
-        ("decoding_seconds_total", "counter", "seconds in which images were decoded", counts.seconds),
-        ("tokens_per_pass", "gauge", "tokens an image gains in a pass", counts.tokens / max(counts.row_passes, 1)),
-        ("images_per_hour", "gauge", "images in an hour of decoding", 3600 * counts.images / max(counts.seconds, 1e-9)),
+        ("parity_queue_length", "gauge", "images that wait for a place", len(worker.waiting)),
+        ("parity_running_rows", "gauge", "images that are decoded", len(worker.running)),
+        ("parity_batch_size", "gauge", "images that may be decoded at once", worker.batch),
+        ("parity_images_total", "counter", "images made", counts.images),
+        ("parity_passes_total", "counter", "passes of the model", counts.passes),
+        ("parity_tokens_total", "counter", "tokens drawn", counts.tokens),
+        ("parity_failures_total", "counter", "batches that ended with an error", counts.failures),
+        ("parity_decoding_seconds_total", "counter", "seconds in which images were decoded", counts.seconds),
+        ("parity_tokens_per_pass", "gauge", "tokens an image gains in a pass", gained),
+        ("parity_images_per_hour", "gauge", "images in an hour of decoding", an_hour),
     ]
     return "".join(
-        f"# HELP parity_{name} {text}\n# TYPE parity_{name} {kind}\nparity_{name} {value:.10g}\n"
-        for name, kind, text, value in rows
+        f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value:.10g}\n" for name, kind, text, value in rows
     )
 
 
