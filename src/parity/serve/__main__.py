@@ -13,10 +13,9 @@ import socket
 import threading
 from typing import Any
 
-from parity.base.command import pin_threads, run_command
+from parity.base.command import run_command
 from parity.base.errors import ParityError
-from parity.generate import load
-from parity.generate.__main__ import add_generator_flags, read_options
+from parity.generate.arguments import add_decoding, load_generator, read_options
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -64,7 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="parity serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_generator_flags(parser)
+    add_decoding(parser)
+    parser.add_argument("--batch", type=int, default=8, help="decoded at once (%(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free (%(default)s)")
     parser.add_argument("--max-waiting", type=int, default=256, help="images that may wait for a place (%(default)s)")
@@ -74,9 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Check the arguments, load the model, and serve."""
     a = make_parser().parse_args()
-    for name in ("batch", "threads", "max_waiting"):
-        if getattr(a, name) < 1:
-            raise ParityError(f"--{name.replace('_', '-')} {getattr(a, name)}: allowed: 1 or more")
+    if a.max_waiting < 1:
+        raise ParityError(f"--max-waiting {a.max_waiting}: allowed: 1 or more")
     if not 0 <= a.port < 1 << 16:
         raise ParityError(f"--port {a.port}: allowed: 0 to 65535")
     try:
@@ -85,8 +84,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         problem = f"the package `{error.name}` is not installed"
         raise ParityError(f"{problem}; allowed: the extra `serve`: uv run --extra serve parity serve ...") from None
-    pin_threads(a.threads)
-    generator = load(a.model, a.configfile, a.dtype, a.device, a.compile, a.capture)
+    generator = load_generator(a)
     model = generator.case.model
     if generator.kind != "discrete":
         made = "writes texts" if generator.kind == "anysubset" else "draws vectors"
