@@ -234,7 +234,7 @@ class Batch:
         self.worker, self.stays = worker, stays
         self.rows: list[Row | None] = [*rows, *[None] * (size - len(rows))]
         self.passes = [0] * size
-        self.is_open = True
+        self.is_open = stays or size == worker.batch
         self.noise = Noise(self.make_keys([*rows, *[rows[-1]] * (size - len(rows))]), worker.wide)
 
     def make_keys(self, rows: list[Row]) -> Tensor:
@@ -257,7 +257,8 @@ class Batch:
 
     def waits(self) -> bool:
         """Return whether rows may join. On a CPU a model leaves out rows that are done while none waits, which is less
-        to compute: from then on none joins this batch."""
+        to compute: from then on none joins this batch. Nor does any join one that began with fewer rows than it may
+        have: the next batch is larger."""
         self.is_open = self.is_open and (self.stays or bool(self.worker.waiting))
         return self.is_open
 
