@@ -304,25 +304,18 @@ def test_places_of_a_gpu_stay_and_are_taken_later(model, make, monkeypatch):
     assert sizes == [1]
 
 
-def test_a_small_batch_ends_and_the_next_is_as_large_as_it_may_be(model, make, monkeypatch):
-    """On a CPU, where one that began with two rows would decode all others two by two."""
+def test_on_a_cpu_rows_join_a_full_batch_until_none_waits(model):
+    """One that began with fewer rows than it may have would decode all that come later so few at once."""
     worker = make_worker(model, **OPTIONS)
-    events, sizes = [], []
-    begin = Batch.begin
-
-    def begin_and_ask(self, model):
-        """Ask for more rows when the first batch begins."""
-        begin(self, model)
-        sizes.append(len(self.rows))
-        if len(sizes) == 1:
-            worker.add([Row(CAPTIONS[0], seed, 0, events.append) for seed in (4, 6, 8)])
-            worker.close()
-
-    monkeypatch.setattr(Batch, "begin", begin_and_ask)
-    worker.add([Row(CAPTIONS[0], seed, 0, events.append) for seed in (0, 2)])
-    worker.run()
-    assert sizes == [2, 3]
-    assert_made({event.row.seed: event for event in events}, make, [0, 2, 4, 6, 8])
+    rows = [Row(CAPTIONS[0], seed, 0, print) for seed in range(4)]
+    small, full = Batch(worker, rows[:2], 2, False), Batch(worker, rows[:3], 3, False)
+    worker.add(rows[3:])
+    assert (small.waits(), full.waits()) == (False, True)
+    worker.drop(rows[3:])
+    assert not full.waits()
+    worker.add(rows[:1])
+    assert not full.waits()  # the model has left out rows meanwhile
+    assert Batch(worker, rows[:1], 3, True).waits()
 
 
 def test_a_method_that_refills_no_places_forms_batches(model, make):
