@@ -15,6 +15,8 @@ from parity_certify.import_by_name import get_function_name
 from parity_certify.result_rows import Row
 from parity_certify.sampler import check_settings
 
+from parity.experiment.schema import MARGIN
+
 
 def find_gaps(rows: Sequence[Row]) -> list[str]:
     """List, as sentences, what speculation in the exact layer's rows did not meet: an accepted draft, a second pass."""
@@ -35,7 +37,7 @@ def certify(
     n: int = 100_000,
     models: str = "full",
     seeds: Sequence[int] = (0, 1),
-    margin: float = 0.025,
+    margin: float = MARGIN,
     claim: str = "lossless",
     threads: int = 1,
     **options: Any,

@@ -11,6 +11,7 @@ from parity_certify.import_by_name import load, parse_option
 from parity_certify.seeding import pair_seeds
 
 from parity.certify import certify
+from parity.experiment.schema import MARGIN
 
 
 def run_decoder(a: argparse.Namespace) -> int:
@@ -38,7 +39,7 @@ def add_decoder(add_command: Any) -> None:
         help="of the decoder",
     )
     p.add_argument("--n", type=int, default=100_000, help="draws of a sample (100000)")
-    p.add_argument("--margin", type=float, default=0.025, help="TV below which a bound certifies (%(default)s)")
+    p.add_argument("--margin", type=float, default=MARGIN, help="TV below which a bound certifies (%(default)s)")
     p.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
     p.add_argument("--models", choices=("full", "small"), default="full")
     p.add_argument("--threads", type=int, default=1)
