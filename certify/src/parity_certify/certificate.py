@@ -35,7 +35,7 @@ class Certificate:
 
     @property
     def exit_code(self) -> int:
-        """The verdict's exit code: 0 (certified or consistent), 1 (lossy), 2 (inconclusive)."""
+        """The verdict's exit code: 0 (what is required), 1 (lossy), 2 (inconclusive, or less than is required)."""
         return self.verdict.exit_code
 
     @property

@@ -16,7 +16,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def report_conditions(
         together = describe_joint_bound(found)
         words = f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(found)} conditions{together}"
         v = replace(v, reason=words)
-    details = result.details | {"conditions": {c.rows[0]["model"]: c.verdict.json() for c in found}}
+    details = result.details | {"conditions": {c.rows[0]["model"]: asdict(c.verdict) for c in found}}
     suspects = conditions[len(found) - 1].suspects
     if v.kind == "lossy" and not v.dependent and suspects and result.counts is not None:
         diagnosis = diagnose_counts(result.counts, conditions[len(found) - 1].law, suspects)
