@@ -375,6 +375,7 @@ def test_a_finished_engine_that_may_have_changed_is_drawn_anew(tmp_path, monkeyp
         "margin": 0.1,
         "alpha": 0.05,
         "require": "certified",
+        "history": None,
         "seed": 0,
         "length": 2,
         "prompts": 2,

@@ -25,7 +25,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,11 +38,12 @@ from parity_certify.command import certify_command
 from parity_certify.design import BUDGET, certify_conditions, list_keywords, list_names, make_conditions
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.files import digest, publish
+from parity_certify.history import History
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
 from parity_certify.laws import check_prompts, random_law, read_law, write_law
 from parity_certify.laws import law as law_of
 from parity_certify.processors import ENGINES, parse_engine
-from parity_certify.sampler import certify_sampler
+from parity_certify.sampler import certify_sampler, check_settings
 from parity_certify.samples import certify_samples
 from parity_certify.seeding import check_seed, pair_seeds
 from parity_certify.verdict import REQUIRED, Required
@@ -89,6 +90,27 @@ def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
 def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
     """Select the flags `names`, margin and alpha from the command line, as keywords of a certification."""
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
+
+
+def open_history(a: Arguments, laws: Sequence[Any] = ()) -> tuple[History | None, dict[str, Any]]:
+    """Read --history, if it is given. Returns it, and alpha and seeds of the run, which depend on its nights. Raises
+    ParityError if its nights are of other laws."""
+    if not a.history:
+        return None, {"alpha": a.alpha, "seeds": pair_seeds(a.seed, "--seed")}
+    check_settings(alpha=a.alpha)
+    history = History.read(a.history)
+    if laws:
+        history.check(laws)
+    return history, {"alpha": history.level(a.alpha), "seeds": history.seeds(a.seed)}
+
+
+def add_night(history: History | None, c: Any, a: Arguments) -> Any:
+    """Add a certificate's night to --history, if it is given, and write that; return the certificate on all nights."""
+    if history is None:
+        return c
+    c = history.judge(c, a.alpha)
+    history.write()
+    return c
 
 
 def finish(c: Any, out: Path | None, about: dict[str, Any], require: Required | None = None) -> int:
@@ -140,8 +162,9 @@ def judge_sampler(
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "processes")
-    seeds = pair_seeds(a.seed, "--seed")
-    c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
+    history, shared = open_history(a, [law])
+    c = certify_sampler(sample, law, **settings | shared, folder=out, spec=spec, name=name)
+    c = add_night(history, c, a)
     if c.exit_code == 1 and diagnose is not None:
         c = replace(c, details=c.details | {"diagnosis": diagnose(c)})
     return finish(c, out, spec, a.require)
@@ -167,12 +190,10 @@ def judge_conditions(
         Store(out / one.folder).forget()
     budget = min(60 * (a.minutes or math.inf), a.budget or math.inf)
     settings = select_settings(a, "processes", "batch") | {"budget": BUDGET if budget == math.inf else budget}
-    settings |= {
-        "seeds": pair_seeds(a.seed, "--seed"),
-        "folder": out,
-        "tell": lambda text: print(text, file=sys.stderr),
-    }
-    c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings)
+    settings |= {"folder": out, "tell": lambda text: print(text, file=sys.stderr)}
+    history, shared = open_history(a, [replace(one.law, name=one.name) for one in conditions])
+    c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings | shared)
+    c = add_night(history, c, a)
     return finish(c, out, spec, a.require)
 
 
@@ -334,7 +355,9 @@ def run_command(a: Arguments) -> int:
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
-    c = certify_command(a.rest, law, seeds=pair_seeds(a.seed, "--seed"), folder=a.out, **settings)
+    history, shared = open_history(a)
+    c = certify_command(a.rest, law, folder=a.out, **settings | shared)
+    c = add_night(history, c, a)
     return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law}, a.require)
 
 
@@ -394,6 +417,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "margin": {"type": float, "default": 0.05, "help": "TV below which a bound certifies (%(default)s)"},
     "alpha": {"type": float, "default": 0.05, "help": "probability that a correct sampler is rejected (%(default)s)"},
     "require": {"choices": REQUIRED, "default": "certified", "help": "least verdict that passes (%(default)s)"},
+    "history": {"type": Path, "help": "file of the nights before: --false-alarm holds for all nights together"},
     "batch": {"type": int, "default": 100, "help": "most rows of a call, a look after each (%(default)s)"},
     "processes": {"type": int, "default": 1, "help": "samplers side by side (%(default)s)"},
     "length": {"type": int, "default": 3, "help": "tokens drawn (%(default)s)"},
@@ -443,7 +467,7 @@ EXTRA = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "t
 JUDGING = ("margin", "alpha", "require")
 ALIASES = {"alpha": ("--false-alarm",)}
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
-ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
+ENUMERATED = (*JUDGING, *TIMES, "history", "processes", "length", "prompts", "prompt-length", "end")
 # flags that name one condition, and what they are where a sampling option names it
 ONE: dict[str, Any] = {"n": None, "repeat": None, "length": 3, "prompts": 2, "prompt_length": 3, "end": None}
 FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
@@ -492,7 +516,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     p = add_command(run_sampler, "target", "logits", "law", "vocab", "engine", *ENUMERATED, **own)
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
-    add_command(run_command, "law", "timeout", "engine", *JUDGING, *TIMES, batch={"default": 500})
+    add_command(run_command, "law", "timeout", "engine", *JUDGING, *TIMES, "history", batch={"default": 500})
     add_command(run_samples, "law", *JUDGING).add_argument("samples")
     add_command(run_law, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}

@@ -23,7 +23,8 @@ RARE = 0.05  # if a smaller share of drafts is rejected, or accepted, what follo
 class Certificate:
     """The result of a certification: verdict, rows (see `result_rows`), and the sampler's name and claim ("lossless" or
     "lossy"). details: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where (the
-    prefix at which the laws differ most), needed; certificate.json has them as "beside"."""
+    prefix at which the laws differ most), needed; certificate.json has them as "beside". parts: the certificates of
+    several conditions that it combines."""
 
     verdict: Verdict
     rows: list[Row]
@@ -32,6 +33,7 @@ class Certificate:
     details: dict[str, Any] = field(default_factory=dict)
     law: Law | None = None
     counts: np.ndarray | None = None
+    parts: tuple["Certificate", ...] = ()
 
     @property
     def exit_code(self) -> int:

@@ -94,7 +94,7 @@ def measure_rate(condition: Condition, seed: int) -> float:
 
 def compute_size(condition: Condition, margin: float, alpha: float) -> int:
     """Compute how many sequences bring the bound below the margin, and find a TV of it."""
-    n = evidence.needed(condition.law.cells, margin)
+    n = evidence.needed(condition.law.cells, margin, miss=min(evidence.MISS, alpha))
     while evidence.find_detectable_tv(condition.law.cells, n, alpha, POWER) > margin:
         n = math.ceil(1.1 * n)
     return n
@@ -217,7 +217,7 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
     warnings = {text: None for c in certificates for text in c.warnings}
     drafts |= {"warnings": list(warnings), "joint_bound": compute_joint_bound(certificates)}
     rows = [row for c in certificates for row in c.rows]
-    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)
+    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts, parts=tuple(certificates))
 
 
 def list_names(design: Sequence[Mapping[str, Any]] = DESIGN) -> set[str]:
