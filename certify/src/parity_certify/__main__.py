@@ -280,6 +280,8 @@ def run_server(a: Arguments) -> int:
     is_one = names_condition(a, named)
     a = complete_flags(a)
     sampler = connect(a.length, options)
+    if a.wait:
+        sampler.wait(a.wait)
     engine = a.engine or sampler.name_engine()
     spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
     spec |= tell_settings(model, named, applied=False)
@@ -448,6 +450,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     },
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
+    "wait": {"type": parse_duration, "help": "time for the server to start: 30s, 5m (none)"},
     "law": {"required": True, "help": "a file of `law`"},
     "logits": {
         "help": "FUNCTION of prefixes [n, P + t] -> logits [n, V]: the sampler is tested under options it takes"
@@ -508,7 +511,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
         flag = name.replace("_", "-")
         one[flag] = {"default": None, "help": FLAGS[flag]["help"].replace("%(default)s", str(default))}
     add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional, **one)
-    served = ("url", "target", "model", "engine", "timeout", *ENUMERATED)
+    served = ("url", "target", "model", "engine", "timeout", "wait", *ENUMERATED)
     asked = {"default": None, "help": FLAGS["engine"]["help"].replace("%(default)s", "asked of the server")}
     add_command(run_server, *served, margin=wide, target={"required": True}, engine=asked, **one)
     function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
