@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.console import PACKAGE, list_commands
-from parity.experiment import papers
+from parity.experiment import made, papers
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import KINDS, declaration, find_plain_method, make_option_schema, methods
 from parity.experiment.schema import Config, ModelSpec
@@ -24,6 +24,7 @@ from parity.report.account import make_account
 from parity.report.settings import explain_decoder
 
 FOLDER = Path(__file__).parent / "reference"
+MADE = "No decoder: tokens of the images, [made elsewhere](../howto/made-elsewhere.md)."
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "workflow/experiments"
 PUBLISHED = EXPERIMENTS.parent / "published"
@@ -40,6 +41,9 @@ def make_schema() -> dict[str, Any]:
             variant = make_option_schema(kind, method).model_json_schema()
             variant["description"] = read_outline(f"decoders/{kind}", method).doc
             variants[method] = {"type": "array", "items": variant, "minItems": 1}
+        if kind == made.KIND:
+            variant = make_option_schema(kind, made.MADE).model_json_schema()
+            variants[made.MADE] = {"type": "array", "items": variant, "minItems": 1}
         variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
             "type": "object", "properties": variants, "additionalProperties": False,
@@ -139,6 +143,15 @@ def write_decoders() -> str:
                 for name, p in properties.items()
             ]
             text += f"\n{format_table(('option', 'allowed', 'default', 'meaning'), rows)}" if rows else ""
+        if kind == made.KIND:
+            of = variants[made.MADE]["items"]
+            rows = [
+                (f"`{name}`", describe_allowed(p, {}), describe_default(p), p.get("description", ""))
+                for name, p in of["properties"].items()
+            ]
+            text += (
+                f"\n### `{made.MADE}`\n\n{MADE}\n\n{format_table(('option', 'allowed', 'default', 'meaning'), rows)}"
+            )
     return text
 
 

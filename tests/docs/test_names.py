@@ -34,7 +34,8 @@ WRITTEN = re.compile(r"results/|NAME|FOLDER|FILE|mine\b|own\b|path/|/distinct|co
 THEIRS = re.compile(r"vllm/|samd|\w+/modeling_|models/drafters/|language/t5|evaluation/|Tree/")
 # files of readers, and of repositories whose behaviour is followed
 FILES = {
-    "anole_hf.py", "arm.md", "dog.py", "fill_in.py", "fox.py", "fox_hf.py", "pixels.py", "s.py", "test_lossless.py",
+    "anole_hf.py", "arm.md", "dog.py", "fill_in.py", "fox.py", "fox_hf.py", "make_tokens.py", "pixels.py", "s.py",
+    "sjd_tokens.py", "test_lossless.py",
     "BLIP_vqa.py", "compute_dpg_bench.py", "convert_chameleon_weights_to_hf.py", "eval_coding.py",
     "eval_prec_recall.py", "evaluate_images.py", "evaluation_metrics.py", "packed_dataset.py", "summary_scores.py",
 }  # fmt: skip

@@ -7,7 +7,7 @@ from parity.experiment.options import make_plain_options, options
 from parity.timing import __main__ as command
 from parity.timing import bench
 from parity.timing.__main__ import Counted
-from parity.timing.bench import PAIRS, Cost, Images, Variant, run_duels
+from parity.timing.bench import CAPTURED, EAGER, PAIRS, Cost, Images, Variant, run_duels
 
 
 class Fake:
@@ -114,6 +114,46 @@ def test_a_method_beyond_the_memory_has_no_speed(monkeypatch):
 
     monkeypatch.setattr(fake, "pilot", fail)
     assert list(command.time_group(fake, group, 1, [], 1e9)) == group[0].keys
+
+
+class Graphs(Fake):
+    """A bench whose plain decoding and `mtj` can be captured, in a fifth of the time; `sjd` here cannot."""
+
+    def decode(self, variant, rows):
+        cost = super().decode(variant, rows)
+        captured = variant.captures and variant.method != "sjd"
+        return cost._replace(seconds=cost.seconds / (5 if captured else 1), way=CAPTURED if captured else EAGER)
+
+    def pilot(self, variant):
+        cost = self.decode(variant, self.rows(0, 1))
+        variant.piloted, variant.way = cost.seconds, cost.way
+
+
+def time_graphs(methods, named=()):
+    """Time methods beside plain decoding where that is captured; return the columns of each, and the bench."""
+    group = [count("ar", 0.0), *(count(method, 0.0) for method in methods)]
+    fake = Graphs({"ar": 1.0, "sjd": 0.5, "mtj": 0.4})
+    columns = command.time_group(fake, group, 1, list(named), 1e9)
+    return {c.variant.method: columns[c.keys[0]] for c in group}, fake
+
+
+@pytest.mark.parametrize("named", [(), ("sjd",)])
+def test_a_speed_is_over_plain_decoding_that_runs_likewise(named):
+    """Predicted, and measured if it is named: over the captured one it is slow."""
+    columns, _ = time_graphs(["sjd", "mtj"], named)
+    assert [columns[m]["runs_as"] for m in ("ar", "sjd", "mtj")] == [CAPTURED, EAGER, CAPTURED]
+    assert columns["sjd"]["speedup_single"] == pytest.approx(2)
+    assert columns["sjd"]["speedup_single_over_captured"] == pytest.approx(0.4)
+    assert columns["sjd"]["speedup_single_how"] == ("timed" if named else "predicted")
+    assert columns["mtj"]["speedup_single"] == pytest.approx(2.5)
+    assert "speedup_single_over_captured" not in columns["mtj"]
+    assert columns["ar"]["speedup_single"] == 1
+
+
+def test_without_such_a_method_plain_decoding_is_timed_in_one_way():
+    _, fake = time_graphs(["mtj"])
+    turns = [method for method, _ in fake.decoded]
+    assert turns.count("ar") == turns.count("mtj") + 1  # the first decoding is not counted
 
 
 @pytest.mark.parametrize(("fewest", "holds"), [(2, False), (10, True)])

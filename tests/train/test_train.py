@@ -13,10 +13,7 @@ from safetensors.torch import load_file
 
 import parity
 from parity.base.errors import ParityError
-from parity.experiment import job_resources
-from parity.experiment.config_reader import read_config
 from parity.experiment.options import options
-from parity.experiment.schema import TrainingSpec
 from parity.stand_ins import make_entry
 from parity.train import __main__ as command
 from parity.train import auto, companions, loop
@@ -145,24 +142,6 @@ def test_a_table_says_what_gains_most_before_anything_is_trained(tmp_path, monke
     run(monkeypatch, "--auto", "--configfile", file, "--device", "cpu")
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("mtj_heads", "mtj_draft", "eagle", "mtj ", "Predicted to gain most"))
-
-
-def test_memory_is_planned_before_anything_is_drawn(tmp_path, monkeypatch):
-    """It grows with what is trained and with the rows that are drawn at once; too little stops the command."""
-    file = write_experiment("llamagen_c2i", tmp_path, side=4)
-    config, _ = read_config(file)
-    job = job_resources.Job("companion", "discrete", "m", companion="draft")
-
-    def plan(**training) -> int:
-        return job_resources.memory(config, job, TrainingSpec(**training))
-
-    assert plan(drawn=4096) > plan(drawn=1)
-    assert plan(images=4096) > plan(images=1)  # whose features are kept
-    assert plan(layers=1000) > plan(layers=1)
-    monkeypatch.setattr("parity.models.plan.measure_free_bytes", lambda: 2**29)
-    with pytest.raises(ParityError, match=r"heads of m: .* MiB needed, 512 are free"):
-        run(monkeypatch, "heads", "--configfile", file, "--out", "o", *FEW)
-    assert not Path("o").exists()
 
 
 def test_predictions_are_from_the_passes_that_the_docs_show():

@@ -24,8 +24,8 @@ rule checkpoint:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        mem_mb=ask_memory("checkpoint"),
-        disk_mb=lambda w: job_resources.disk(EXPERIMENT, describe_job("checkpoint", w)),
+        mem_mb=memory,
+        disk_mb=40000,
     params:
         spec=dump_model_spec,
         code=digest_code("parity.base.command", "parity.models.fetch"),

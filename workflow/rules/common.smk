@@ -42,8 +42,8 @@ from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import papers as parity_papers
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import absent_data, catalogue, code_digest, config_overlay, job_resources, layers, nested_runs
-from parity.experiment import schema
+from parity.experiment import absent_data, catalogue, code_digest, config_overlay, layers, nested_runs
+from parity.experiment import made, schema
 from parity.inputs import picture_files, readers
 
 

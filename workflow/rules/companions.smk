@@ -27,8 +27,8 @@ rule companion:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=lambda w, attempt: attempt
-        * job_resources.memory(EXPERIMENT, job_resources.Job("companion", "discrete", w.model, companion=w.companion)),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         config=dump_training_config,
         flags=format_training_flags,

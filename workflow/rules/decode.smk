@@ -4,7 +4,7 @@ REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
 One rule runs all methods, modules of decoders/src/parity_decoders/<kind>, except those that have a rule of their own in
-workflow/methods, with other threads, resources or another environment.
+workflow/methods, with other threads, resources or another environment. Tokens made elsewhere are taken, not decoded.
 Finished shards are also kept in results/store under a digest of all they depend on. A job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. If there are
 more shards than jobs, each job decodes several, one after another, to one file. A job of images has inputs of its own; of
@@ -27,8 +27,8 @@ rule decode:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("decode"),
-        runtime=ask_minutes("decode"),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         kind=lambda w: find_cell(w).kind,
         spec=lambda w: dump_canonical(find_cell(w).spec),
@@ -51,3 +51,38 @@ rule decode:
             --refill {params.refill} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
+
+
+rule take_made:
+    input:
+        tokens=lambda w: local([find_made(w)["tokens"]]),
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w)),
+    output:
+        "results/cells/{kind}/{model}/{method}-{key}/shards/{shard}-of-{shards}.npz",
+    log:
+        "logs/decode/{kind}/{model}/{method}-{key}/{shard}-of-{shards}.log",
+    wildcard_constraints:
+        **PATTERNS | {"kind": made.KIND, "method": made.MADE},
+    priority: 1  # a file that does not fit ends the run early
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        spec=lambda w: dump_canonical(find_cell(w).spec),
+        sizes=lambda w: dump_canonical(weights.list_code_sizes(weights.list_models(EXPERIMENT, w.kind)[w.model])),
+        inputs=lambda w, input: format_flag("inputs", input.inputs),
+        seconds=lambda w: " ".join(format_flag(flag, [file]) for flag, file in find_made(w)["seconds"].items()),
+        code=digest_decoding,
+    message:
+        "take the tokens of {wildcards.model}/{wildcards.method}-{wildcards.key} that were made elsewhere"
+    shell:
+        r"""
+        python -m parity.decode.made --spec {params.spec:q} --sizes {params.sizes:q} --tokens {input.tokens:q} \
+            {params.inputs} {params.seconds} --part {wildcards.shard} {wildcards.shards} --out {output:q} >{log:q} 2>&1
+        """
+
+
+ruleorder: take_made > decode

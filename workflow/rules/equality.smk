@@ -27,8 +27,8 @@ rule test_method:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        mem_mb=ask_memory("test"),
-        runtime=ask_minutes("test"),
+        mem_mb=lambda w, attempt: attempt * 4000,
+        runtime=lambda w, attempt: attempt * 240,
     params:
         spec=dump_test_spec,
         code=digest_testing,

@@ -74,7 +74,7 @@ def digest_code(*modules):
 
 
 def name_module(kind, method):
-    return f"parity_decoders.{kind}.{method}"
+    return "parity.decode.made" if made.is_made(kind, method) else f"parity_decoders.{kind}.{method}"
 
 
 def list_model_modules(wildcards):
@@ -88,6 +88,17 @@ def digest_decoding(wildcards):
     c = find_cell(wildcards)
     method = name_module(c.kind, c.spec["method"])
     return digest_code("parity.decode.__main__", f"parity.decode.{c.kind}", method, *list_model_modules(wildcards))
+
+
+def find_made(wildcards):
+    """Find the files of a cell of tokens made elsewhere: `tokens`, of the repetition `again`, and `seconds`, by flag. The
+    seconds are of the first tokens alone."""
+    c = find_cell(wildcards)
+    chosen = c.spec["options"]
+    if c.role == "again":
+        return {"tokens": chosen["again"], "seconds": {}}
+    flags = {"seconds": chosen["seconds"], "plain-seconds": chosen["plain_seconds"]}
+    return {"tokens": chosen["tokens"], "seconds": {flag: file for flag, file in flags.items() if file}}
 
 
 def digest_timing(group, wildcards):
@@ -139,33 +150,14 @@ def gpu(wildcards):
     return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
 
 
-def describe_job(rule_name, wildcards):
-    """Describe a job of a rule by its wildcards, as its resources are estimated."""
-    if rule_name in ("reference_features", "test"):
-        return job_resources.Job(rule_name, wildcards.kind)
-    return job_resources.Job(rule_name, *find_kind_and_model(wildcards), find_cell(wildcards))
+def by_device(on_cpu, on_gpu):
+    """Make a resource of a job: one number on a CPU, another on a GPU, and as much again at each further attempt."""
+    return lambda wildcards, attempt: attempt * (on_gpu if gpu(wildcards) else on_cpu)
 
 
-def ask_memory(rule_name):
-    """Make the function that estimates the MiB of a job of a rule."""
-    return lambda wildcards, attempt: attempt * job_resources.memory(EXPERIMENT, describe_job(rule_name, wildcards))
-
-
-def ask_minutes(rule_name):
-    """Make the function that estimates the minutes that a job of a rule may take before a cluster ends it."""
-    return lambda wildcards, attempt: attempt * job_resources.minutes(
-        EXPERIMENT, describe_job(rule_name, wildcards), bool(gpu(wildcards))
-    )
-
-
-def ask_group_memory(group, attempt):
-    """Estimate the MiB of a job that decodes by each method of a group of cells, one after another: those of the largest,
-    and as much again for the companions of the others."""
-    jobs = [job_resources.Job("decode", c.kind, c.spec["model"], c) for c in group]
-    return 2 * attempt * max(job_resources.memory(EXPERIMENT, job) for job in jobs)
-
-
-memory, runtime = ask_memory("decode"), ask_minutes("decode")  # of rules of workflow/methods, which decode
+# MiB and minutes of a job that loads networks: embedded ones take 1 to 2 GiB; 8 billion parameters in bfloat16, or an
+# encoder of 3 billion in float32, 20 GiB while they are read. `--set-resources decode:mem_mb=80000` asks for more.
+memory, runtime = by_device(4000, 32000), by_device(240, 480)
 
 
 # Files and settings

@@ -53,8 +53,8 @@ rule captions:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("captions"),
-        runtime=ask_minutes("captions"),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         code=lambda w: digest_code(
             "parity.base.command", "parity.base.devices", "parity.inputs.prompts", *list_model_modules(w)

@@ -33,8 +33,8 @@ rule reference:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("reference"),
-        runtime=ask_minutes("reference"),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         prompts=lambda w, input: format_flag("prompts", input.prompts),
         folder=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[0],
@@ -72,7 +72,7 @@ rule reference_features:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("reference_features"),
+        mem_mb=memory,
         runtime=30,
     params:
         reference=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[0],
@@ -113,8 +113,8 @@ for model_kind in KINDS:
         threads: 1
         resources:
             gpu=gpu,
-            mem_mb=ask_memory("measure"),
-            runtime=ask_minutes("measure"),
+            mem_mb=memory,
+            runtime=runtime,
         params:
             spec=lambda w: dump_canonical(find_cell(w).spec),
             layers=lambda w: dump_canonical(layers.layer_settings(EXPERIMENT, LAYERS, find_cell(w))),
@@ -153,8 +153,8 @@ rule accuracy:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("accuracy"),
-        runtime=ask_minutes("accuracy"),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
         code=digest_code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
@@ -186,8 +186,8 @@ rule drafted_trees:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=ask_memory("drafted_trees"),
-        runtime=ask_minutes("drafted_trees"),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         cell=subpath(input.spec, parent=True),
         inputs=lambda w, input: format_flag("inputs", input.inputs),

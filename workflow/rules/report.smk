@@ -35,7 +35,7 @@ rule report:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        mem_mb=job_resources.BASE["report"],
+        mem_mb=lambda w, attempt: attempt * 4000,
     params:
         config=EXPERIMENT.model_dump_json(exclude_unset=True),
         # the folder that a job finds its inputs below: this one, or where Snakemake puts what it fetched from a storage

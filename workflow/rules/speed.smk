@@ -27,8 +27,8 @@ rule speed:
     threads: workflow.cores if workflow.local_exec and not workflow.remote_exec else 1
     resources:
         gpu=gpu,
-        mem_mb=lambda w, attempt: ask_group_memory(find_group(w), attempt),
-        runtime=lambda w, attempt: attempt * job_resources.timing_minutes(EXPERIMENT, find_group(w), bool(gpu(w))),
+        mem_mb=memory,
+        runtime=runtime,
         slurm_extra="--exclusive",
     params:
         folders=lambda w: [paths.folder(c) for c in find_group(w)],

@@ -54,9 +54,26 @@ def capture(method: str, steps: Iterator[Step]) -> Iterator[Step]:
     elif not steps.line.static:
         reason = "shapes of the model's passes follow from the rows that are open"
     else:
-        return run_captured(steps, Captured)  # looked up here, where a test may put a tape in its place
+        return CapturedSteps(steps, Captured)  # looked up here, where a test may put a tape in its place
     say_once(f"capture: {method}: {reason}; passes run one by one")
     return steps
+
+
+class CapturedSteps(Iterator[Step]):
+    """The steps of a decoder, made by recordings of its passes where that works: `run_captured`."""
+
+    def __init__(self, passes: Passes, record: Record):
+        """Set the passes, and what records one."""
+        self.passes = passes
+        self.steps = run_captured(passes, record)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether recordings make the passes by now."""
+        return self.passes.is_captured
+
+    def __next__(self) -> Step:
+        return next(self.steps)
 
 
 @cache
@@ -128,9 +145,11 @@ def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
             except RuntimeError as error:
                 say_once(f"capture: {str(error).strip().splitlines()[0][:200]}; passes run one by one")
                 model.attend(length)
+                passes.is_captured = False
                 yield from passes
                 return
             step = recording.replay()
+            passes.is_captured = True
         if read is not None:
             nearest, furthest = read()
             if nearest >= line.end:

@@ -13,6 +13,7 @@ class Passes(Iterator[Step]):
 
     line   the tokens of the rows, and how far each row has come
     run    makes a pass and returns its step
+    is_captured  whether a recording makes the passes (`parity_decoders.captured`)
 
     If the model is `static`, `run` makes the same calls on the same buffers in every pass: all that lives from pass to
     pass is changed in place, and no Python value that changes decides.
@@ -22,6 +23,7 @@ class Passes(Iterator[Step]):
         """Set the rows and the function that makes a pass."""
         self.line = line
         self.run = run
+        self.is_captured = False
 
     @torch.inference_mode()
     def __next__(self) -> Step:

@@ -108,20 +108,17 @@ def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
     return batch_noise(spec["seed"], rows["ids"].tolist(), str(loaded.device), wide)
 
 
-def start_decoding(
-    kind: str, loaded: Any, spec: dict[str, Any], clock: Clock | None = None
-) -> Callable[[Rows, Noise], Begun]:
-    """Make a function of (rows, noise) that starts the method of `spec` on a job's loaded networks, timed by the clock
-    if there is one: it gives what `record` takes. Rows beyond those of the noise, which do not fit in the batch, are
-    queued."""
+def start_decoding(kind: str, loaded: Any, spec: dict[str, Any], clock: Clock | None = None) -> Callable[..., Begun]:
+    """Make a function of (rows, noise, queue) that starts the method of `spec` on a job's loaded networks, timed by the
+    clock if there is one: it gives what `record` takes. Without a queue of their own, rows beyond those of the noise,
+    which do not fit in the batch, are queued."""
     decoder = getattr(importlib.import_module(f"parity_decoders.{kind}.{spec['method']}"), spec["method"])
     begin_rows = import_kind(kind).make_starter(loaded, spec)
 
-    def start(rows: Rows, noise: Noise) -> Begun:
-        """Start decoding the rows; the model gets a `Queue` if there are more rows than noise keys."""
+    def start(rows: Rows, noise: Noise, queue: Any = None) -> Begun:
+        """Start decoding the rows; the model gets the queue, or a `Queue` if there are more rows than noise keys."""
         n = len(noise.keys)
-        queue = None
-        if n < len(rows["ids"]):
+        if queue is None and n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
             queue = Queue(noise, keys, lambda new: begin_rows(slice_rows(rows, new), Noise(keys[new]))[0])
         waiting = () if queue is None else (queue,)

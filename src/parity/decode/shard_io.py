@@ -11,7 +11,8 @@ Of every kind of model
     passes           [n] passes of the target over that batch, one after another
     draft_calls      [n] calls of the target's companion (a drafter, a draft model) over that batch, likewise
     draft_tokens     [n] tokens that these evaluate for a row; of vectors, for all rows
-    provenance       device, versions, specification, code, parameters of each network, whether passes were captured
+    provenance       device, versions, specification, code, parameters of each network, whether passes were captured; of
+                     tokens made elsewhere what their makers say of them, and what they lack
 and what `columns` of `parity.decode.<kind>` adds.
 
 The store (`results/store`) holds whole shards under a digest of all that their bytes depend on, times aside:
@@ -45,6 +46,15 @@ class Shard:
 
     columns: dict[str, np.ndarray]
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether the rows were made elsewhere (`parity.decode.made`)."""
+        return "made" in self.provenance
+
+    def lacks(self, name: str) -> bool:
+        """Return whether nothing is known of a column of rows that were made elsewhere."""
+        return name in self.provenance.get("lacks", ())
 
     def __getattr__(self, name: str) -> Any:
         """Return the column of this name. Raises AttributeError if the shard has none."""

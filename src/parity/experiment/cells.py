@@ -14,7 +14,7 @@ from typing import Any
 
 from parity.base import text_files
 from parity.base.files import digest, sums
-from parity.experiment import weights
+from parity.experiment import made, weights
 from parity.experiment.options import (
     KINDS,
     LONGEST,
@@ -62,6 +62,11 @@ class Cell:
     def is_repetition(self) -> bool:
         """Return whether the cell is of another one's row: a repetition or a further run of it."""
         return self.role in ("again", "run")
+
+    @property
+    def is_made(self) -> bool:
+        """Return whether the cell's tokens were made elsewhere."""
+        return made.is_made(self.kind, self.spec["method"])
 
 
 @dataclass(frozen=True)
@@ -250,8 +255,11 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 roles = [("method", seeds.methods)]
                 if is_plain_decoding(kind, method, chosen) or (method, chosen) == baseline:
                     roles = [("reference", seeds.reference)] + [("control", seeds.control)] * controlled
-                for role, seed in [*roles, *([("again", seeds.again)] if config.repeat else [])]:
+                is_made = made.is_made(kind, method)
+                is_repeated = bool(chosen["again"]) if is_made else config.repeat
+                for role, seed in [*roles, *([("again", seeds.again)] if is_repeated else [])]:
                     spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
+                    spec |= {"files": made.digest_files(chosen)} if is_made else {}
                     cell = Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role)
                     result += [cell, *list_runs(config, cell)]
     return result
@@ -259,8 +267,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     """Find the reference cell that a cell is compared with: the baseline whose specification is otherwise the same,
-    but for method, options, seed and companion."""
-    own_keys = {"method", "options", "seed", *weights.COMPANIONS}
+    but for method, options, seed, companion and files."""
+    own_keys = {"method", "options", "seed", "files", *weights.COMPANIONS}
 
     def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in spec.items() if k not in own_keys}
@@ -271,9 +279,10 @@ def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
 
 
 def group_cells(all_cells: list[Cell]) -> list[list[Cell]]:
-    """Group the cells that are compared with one reference, repetitions aside; the reference stands first."""
+    """Group the cells that are timed beside one reference, repetitions and tokens made elsewhere aside; the reference
+    stands first."""
     groups: dict[str, list[Cell]] = {c.key: [c] for c in all_cells if c.role == "reference"}
-    for cell in (c for c in all_cells if c.role in ("control", "method")):
+    for cell in (c for c in all_cells if c.role in ("control", "method") and not c.is_made):
         groups[find_reference(cell, all_cells).key].append(cell)
     return list(groups.values())
 

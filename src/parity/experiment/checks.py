@@ -15,6 +15,7 @@ from parity.base.text_files import describe_missing, read_table
 from parity.experiment import (
     caption_cleaning,
     checkpoint_files,
+    made,
     model_checks,
     pins,
     prompt_files,
@@ -117,6 +118,8 @@ def make_config(raw: dict[str, Any]) -> Config:
     auto = tuned.take_auto(value)
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
+    if value.image is not None and made.MADE in value.image.methods:
+        made.check_variants(f"image.methods.{made.MADE}", value.image.methods[made.MADE], bool(value.stand_in))
     check_models(value)
     check_judges(value)
     for kind in auto:
@@ -134,7 +137,7 @@ def make_config(raw: dict[str, Any]) -> Config:
 
 def check_timing(value: Config) -> None:
     """Check that methods to be timed are of the experiment. Raises ConfigError."""
-    known = [method for kind in kinds(value) for method in getattr(value, KINDS[kind]).methods]
+    known = [m for kind in kinds(value) for m in getattr(value, KINDS[kind]).methods if not made.is_made(kind, m)]
     for method in [] if value.timing.methods == "all" else value.timing.methods:
         if method not in known:
             raise ConfigError(f"timing.methods = [{method}]: not of this experiment; allowed: all, {', '.join(known)}")
@@ -193,7 +196,7 @@ def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any
     key = f"{KINDS[kind]}.methods"
     base = find_plain_method(kind)
     for method, variants in variants_by_method.items():
-        if method not in methods(kind):
+        if method not in methods(kind) and not made.is_made(kind, method):
             raise ConfigError(f"{key}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
         if not variants:
             raise ConfigError(

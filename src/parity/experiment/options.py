@@ -15,6 +15,7 @@ from parity_decoders.counts import Counts
 from pydantic import BaseModel, ConfigDict, create_model
 
 from parity.base.errors import ConfigError
+from parity.experiment.made import MadeSpec, is_made
 from parity.experiment.module_metadata import modules, read_outline
 from parity.experiment.schema import Word, validate
 
@@ -34,8 +35,9 @@ class Declaration(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     CLAIM: Literal["lossless", "lossy"]  # what the method claims of its samples' law; ORIGIN says whose claim that is
-    # Where the method is from: its paper; others' account of a paper that was not at hand; this project.
-    ORIGIN: Literal["paper", "account", "project"] = "paper"
+    # Where the method is from: its paper; others' account of a paper that was not at hand; this project; who made its
+    # tokens elsewhere.
+    ORIGIN: Literal["paper", "account", "project", "makers"] = "paper"
     # What stands beside its name, if it claims CLAIM, where "ours" or "from others' account" says too little.
     MARK: str = ""
     EXACT_BY: str = "ours"  # whose the lossless form is, of a method whose defaults are lossy
@@ -55,10 +57,15 @@ class Declaration(BaseModel):
     EXACT_LAYER: dict[str, Any] | None = {}  # options with which it can run on enumerable models; None: never
 
 
+MADE_ELSEWHERE = Declaration(CLAIM="lossless", EXACT_WITH={"claim": "lossless"}, EXACT_LAYER=None, ORIGIN="makers")
+
+
 @cache
 def declaration(kind: str, method: str) -> Declaration:
     """Read what a decoder's module declares, without importing it. Raises ConfigError that names its file for a wrong
     literal."""
+    if is_made(kind, method):
+        return MADE_ELSEWHERE
     values = read_outline(f"decoders/{kind}", method).values
     literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
     return validate(Declaration, literals, f"decoders/src/parity_decoders/{kind}/{method}.py")
@@ -82,10 +89,12 @@ def claim(kind: str, method: str, options: dict[str, Any]) -> str:
     return "equal within eps" if kind == "continuous" and is_coupled(kind, method, options) else "lossy"
 
 
-def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project"]:
+def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project", "makers"]:
     """Return whose the `claim` is: the declared ORIGIN, or "project" where options that the law depends on (those of
     EXACT_WITH) are not the defaults or the claim is not the declared one."""
     declared = declaration(kind, method)
+    if declared.ORIGIN == "makers":
+        return "makers"
     defaults = make_option_schema(kind, method)().model_dump()
     departs = any(options.get(name, defaults[name]) != defaults[name] for name in declared.EXACT_WITH)
     return "project" if departs or claim(kind, method, options) != declared.CLAIM else declared.ORIGIN
@@ -152,6 +161,8 @@ def _option_type(annotation: ast.expr) -> Any:
 def make_option_schema(kind: str, method: str) -> type[BaseModel]:
     """Make the pydantic model of a method's options: the keyword-only arguments, but `noise`, of the function that has
     its module's name. Raises ConfigError that names the file if that is missing, or one has no type or default."""
+    if is_made(kind, method):
+        return MadeSpec
     file = f"decoders/src/parity_decoders/{kind}/{method}.py"
     signature = read_outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:

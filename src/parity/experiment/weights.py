@@ -101,6 +101,18 @@ def count_positions(spec: ModelSpec) -> Places:
     return Places(rows, width, rows * width + int(model_sizes.get("end", 0)))
 
 
+def list_code_sizes(spec: ModelSpec) -> dict[str, int]:
+    """List what an image model's pictures are made of: `vocab` codes in `rows` and `columns`, `line` tokens after each
+    row, and `end` after the last."""
+    model_sizes = read_sizes(spec)
+    grid = {name: int(model_sizes.get(name, model_sizes.get("grid", 1))) for name in ("rows", "columns")}
+    return {
+        "vocab": int(model_sizes["vocab"]),
+        **grid,
+        **{name: int(model_sizes.get(name, 0)) for name in ("line", "end")},
+    }
+
+
 def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
     """List the sizes of a model that bound options (SIZES of `parity_decoders.counts`): "length" in positions, or in
     groups that are drawn at once; of an image model also "row" and "vocab". {} for a text model."""

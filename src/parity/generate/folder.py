@@ -1,5 +1,6 @@
 """A folder of images that a stopped command goes on with: which are there, and what they were made with."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,13 +27,20 @@ def read_facts(file: Path) -> dict[str, Any]:
 
 def save_image(image: Any, file: Path, facts: Mapping[str, Any], prompt: str) -> None:
     """Save an image as PNG, whole or not at all, with the facts of how it was made and its prompt in its metadata."""
+    with replace_whole(file) as temporary:
+        temporary.write_bytes(make_png(image, facts, prompt))
+
+
+def make_png(image: Any, facts: Mapping[str, Any], prompt: str) -> bytes:
+    """Make the bytes of a PNG, with the facts of how the image was made and its prompt in its metadata."""
     from PIL.PngImagePlugin import PngInfo
 
     info = PngInfo()
     info.add_text(KEY, json.dumps(facts))
     info.add_itxt(PROMPT, prompt)
-    with replace_whole(file) as temporary:
-        image.save(temporary, format="PNG", pnginfo=info)
+    memory = io.BytesIO()
+    image.save(memory, format="PNG", pnginfo=info)
+    return memory.getvalue()
 
 
 def find_done(files: Sequence[Path], facts: Mapping[str, Any], prompts: Sequence[str]) -> dict[int, int]:

@@ -37,13 +37,14 @@ def write_prompts(spec: PromptSpec, expected: str, folder: Path) -> None:
 
 
 def encode(
-    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = BATCH
+    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = BATCH, encoder: Any = None
 ) -> dict[str, np.ndarray]:
-    """Encode captions with a model's text encoder, `batch` at a time: arrays by name, a row each; for LlamaGen
-    left-padded embeddings float32 [n, prefix, D] and their mask `valid`. Raises ParityError for a caption too long."""
+    """Encode captions with a model's text encoder, which is loaded unless it is given, `batch` at a time: arrays by
+    name, a row each; for LlamaGen left-padded embeddings float32 [n, prefix, D] and their mask `valid`. Raises
+    ParityError for a caption too long."""
     from parity.models.discrete.load import load_encoder
 
-    encoded = load_encoder(manifest, device)
+    encoded = encoder or load_encoder(manifest, device)
     encoded_batches = list(run_in_batches(encoded, captions, batch, "captions"))
     return {
         name: np.concatenate([columns[name].cpu().numpy() for columns in encoded_batches])

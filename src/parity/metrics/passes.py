@@ -39,6 +39,7 @@ MEASURES = {
     "request_tokens_per_second": ("tokens per second for a request", "measured", "higher"),
     "first_token_seconds": ("time to first token, s", "measured", "lower"),
 }
+UNKNOWN = "not reported"  # why a figure of tokens made elsewhere is missing
 
 
 def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
@@ -84,7 +85,25 @@ def compute_slot_shares(kept: np.ndarray) -> list[float]:
 
 def measure(sample: Any) -> dict[str, Any]:
     """Measure passes, calls of companions, and the speed of requests."""
+    if sample.shard.is_made:
+        return measure_made(sample)
     return measure_passes(sample) | measure_calls(sample) | measure_requests(sample)
+
+
+def measure_made(sample: Any) -> dict[str, Any]:
+    """Measure, of tokens made elsewhere, what their makers counted: passes, and where they name each token's pass the
+    tokens of one."""
+    shard = sample.shard
+    figures: dict[str, Any] = {name: Estimate(why=UNKNOWN) for name in MEASURES}
+    figures["tokens"] = float(free_tokens(shard.step, sample.forced).mean())
+    if not np.isnan(shard.nfe).any():
+        ratios = compress_steps(shard.step, shard.nfe, sample.forced)
+        low, high = bootstrap_interval(ratios, sample.groups)
+        figures["nfe"] = Estimate(*mean_and_error(shard.nfe, sample.groups))
+        figures["step_compression"] = Estimate(float(ratios.mean()), low=low, high=high)
+    if not shard.lacks("step"):
+        figures["acceptance_length"] = Estimate(*ratio_and_error(shard.kept.sum(1), (shard.kept > 0).sum(1)))
+    return figures
 
 
 def measure_passes(sample: Any) -> dict[str, Any]:

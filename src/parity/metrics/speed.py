@@ -17,6 +17,7 @@ MEASURES = {
     "seconds_per_image": ("seconds per image or text", "measured", "lower"),
     "ms_per_forward": ("ms per forward", "measured", "lower"),
 }
+REPORTED = "as reported: not measured here"
 
 
 def batches(shard: Any) -> np.ndarray:
@@ -37,10 +38,37 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
     return {name: sample.shard.columns[column] for name, column in names.items()}
 
 
+def describe_reported(shard: Any) -> dict[str, Any]:
+    """Describe the seconds that the makers of a cell's tokens report, under names of their own, because they do not
+    compare with measured ones: `reported_seconds` an image, `reported_speedup` over their own plain decoding, and by
+    whom and on what (`reported_by`)."""
+    about = shard.provenance["made"]
+    by = " ".join(f"{word} {about[key]}" for word, key in (("by", "by"), ("on", "device")) if about[key])
+    figures: dict[str, Any] = {name: Estimate(why=REPORTED) for name in MEASURES}
+    figures |= {"device": about["device"] or "not said", "dtype": "not said", "machine": "not said"}
+    figures |= {
+        "runs_as": "reported by others",
+        "reported_by": by or "not said by whom",
+        "batch": int(shard.at_once.max()),
+    }
+    if shard.lacks("seconds"):
+        return figures | {"reported_seconds": Estimate(why="no seconds were reported")}
+    first = np.unique(batches(shard), return_index=True)[1]
+    own = ratio_and_error(shard.seconds[first], shard.batch[first])
+    figures |= {"batches": len(first), "reported_seconds": Estimate(*own)}
+    if about["plain"]:
+        plain = ratio_and_error(*np.array(about["plain"]).T)
+        ratio, share = plain[0] / own[0], np.hypot(plain[1] / plain[0], own[1] / own[0])
+        figures["reported_speedup"] = Estimate(ratio, ratio * share)
+    return figures
+
+
 def measure(sample: Any) -> dict[str, Any]:
     """Measure time, a batch being one observation, however many rows it holds: figures have a standard error and
     quartiles over batches."""
     shard = sample.shard
+    if shard.is_made:
+        return describe_reported(shard)
     batch = batches(shard)
     free = free_tokens(shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]

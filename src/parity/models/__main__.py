@@ -88,8 +88,7 @@ def pin_models() -> None:
 
 
 def plan_needs() -> None:
-    """Print what an experiment will need: jobs with memory, minutes and disk, and downloads. A batch too large for this
-    machine is an error."""
+    """Print what an experiment will need: cells and samples, downloads and disk, and what is not here."""
     from parity.experiment import cells, checks, pins, weights
     from parity.models import pin, plan
 
@@ -104,8 +103,6 @@ def plan_needs() -> None:
     pinned = {n: m for n, m in models if m.source == "hub" and none not in " ".join([m.revision, *m.files.values()])}
     listed = {name: pin.weigh(m.repo, m.revision, m.files) for name, m in pinned.items()}
     print("\n".join(plan.describe(config, all_cells, listed, a.absent)))
-    for line in plan.check_batch(config, all_cells, plan.measure_free_bytes()):
-        print(line)
 
 
 def fetch_experiment() -> None:

@@ -255,7 +255,7 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
     passes = "nfe" if "nfe" in records else "passes"  # passes of the row, or of its batch if rows are not counted
     count = "depth" if "depth" in records else passes
     gain = Estimate(*ratio_and_error(base_records[count].to_numpy(float), records[count].to_numpy(float)))
-    result: dict[str, Any] = {"nfe_ratio": records[passes].sum() / base_records[passes].sum()}
+    result: dict[str, Any] = {"nfe_ratio": records[passes].sum(skipna=False) / base_records[passes].sum()}
     result |= columns_of({"gain": gain})
     tested = [name for name in COMPARED.get(row["kind"], ()) if name in records]
     if "perplexity" in tested:

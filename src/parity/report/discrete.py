@@ -163,7 +163,8 @@ def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     cells = g.map_cells(KIND)
     look = choose_look(rows)
     models = weights.list_models(g.settings, KIND)
-    steps = ByCell(cells, lambda cell: g.files.read_decoded(cell, "step")["step"])
+    traced = {label: c for label, c in cells.items() if "step" not in g.files.read_provenance(c).get("lacks", ())}
+    steps = ByCell(traced, lambda cell: g.files.read_decoded(cell, "step")["step"])
     widths = {label: weights.count_positions(models[cell.spec["model"]]).width for label, cell in cells.items()}
     top1 = ByCell(cells, g.files.read_top1)
     plain = next(label for label, cell in cells.items() if cell.role == "reference")

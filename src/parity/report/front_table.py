@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parity.experiment.made import is_made
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import declaration
 from parity.experiment.study import metrics
@@ -116,7 +117,7 @@ def show_passes(row: SummaryRow) -> Entry:
     size relative to the target."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
-        return ABSENT
+        return explain_missing(figure)
     error = f" ± {Z * figure.error:.0f}" if figure.error else ""
     nodes, drafted, share = (row.get(name) for name in ("nodes_per_pass", "draft_calls", "draft_share"))
     details = [] if is_missing(nodes) else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]  # type: ignore[arg-type]
@@ -185,14 +186,19 @@ def show_verdict(row: SummaryRow) -> Entry:
 def show_method(row: SummaryRow) -> Entry:
     """Show a row's name with its mark, beneath it what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" if is_mismatch(row) and row["claim"] != "lossy" else ""
-    about = describe_method(row["kind"], row["method"])
+    about = describe_method(row)
     if row["role"] == "reference":
         return Entry(format_text(row.get("name"), "any"), "plain decoding", "name", about)
     return Entry(format_text(row.get("name"), "any"), state_claim(row) + broken, "name", about, find_mark(row))
 
 
-def describe_method(kind: str, method: str) -> str:
-    """Describe what a decoder is and where it is from: its module's first sentence and SOURCE."""
+def describe_method(row: SummaryRow) -> str:
+    """Describe what a row's decoder is and where it is from: its module's first sentence and SOURCE; of tokens made
+    elsewhere the command that made them."""
+    kind, method = row["kind"], row["method"]
+    if is_made(kind, method):
+        command = parse_settings(row["options"])["command"]
+        return f"Tokens made elsewhere: {command}" if command else "Tokens made elsewhere."
     about = " ".join(read_outline(f"decoders/{kind}", method).doc.partition("\n\n")[0].split())
     source = declaration(kind, method).SOURCE
     sentence = re.split(r"(?<=[.:])\s", about)[0].rstrip(".:")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from parity.report.blocks import format_text, list_records
+from parity.report.blocks import format_text, is_missing, list_records
 from parity.report.cost import predict_gains
 
 RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # the rank of a kind of verdict; 3 without one
@@ -21,7 +21,7 @@ def rank_row(row: Mapping[str, Any], gain: str = "gain") -> tuple[float, ...]:
     many times fewer passes ("gain"), or how many times faster ("predicted_gain"). A gain that is missing counts 0."""
     if row["role"] in ("reference", "control"):
         return (-1.0,)
-    return rank_verdict(row), -row[gain] if row[gain] > 0 else 0.0
+    return rank_verdict(row), 0.0 if is_missing(row[gain]) else -max(row[gain], 0.0)
 
 
 def order_images(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -142,7 +142,8 @@ def describe_image(column: Column, i: int, columns: Sequence[Column], traces: Ma
     """Describe prompt i's image of a column: its cosine, if it was judged, and its passes, in each of the columns that
     share the image."""
     same = [c for c in columns if (c.model, c.drawn) == (column.model, column.drawn)]
-    passes = ", ".join(dict.fromkeys(f"{traces[c.label].step[i].max():,}" for c in same))
+    counts = [(traces[c.label].known, traces[c.label].step[i].max()) for c in same]
+    passes = ", ".join(dict.fromkeys(f"{count:,}" if known else "unknown" for known, count in counts))
     return ", ".join(filter(None, [format_number(column.cosine[i], ".3f"), f"{passes} passes"]))
 
 
@@ -151,7 +152,8 @@ class Trace(NamedTuple):
 
     n: int  # number of the cell's images
     step: np.ndarray  # [COMPETE, L] the pass in which each token became final
-    nodes: np.ndarray  # [COMPETE] tokens evaluated
+    nodes: np.ndarray  # [COMPETE] tokens evaluated; NaN where that is not known
+    known: bool = True  # whether `step` is: who made tokens elsewhere may not say
 
 
 def read_trace(g: Gathered, cell: Cell) -> Trace:
@@ -159,7 +161,8 @@ def read_trace(g: Gathered, cell: Cell) -> Trace:
     decoded = g.files.read_decoded(cell, "step", "nodes")
     step = decoded["step"][:COMPETE].copy()
     nodes = decoded["nodes"][:COMPETE].copy() if "nodes" in decoded else (step > 0).sum(1)
-    return Trace(len(decoded["step"]), step, nodes)
+    lacks = g.files.read_provenance(cell).get("lacks", ())
+    return Trace(len(decoded["step"]), step, nodes, "step" not in lacks)
 
 
 def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: dict[str, Trace]) -> Iterator[Packed]:
@@ -188,7 +191,8 @@ def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: 
 
 def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Column, sheet: int) -> dict[str, Any]:
     """Collect what the views show of one cell: figures, and for the replay either the tokens kept in each pass
-    (`kept`), if they became final in raster order, or the pass in which each token did (`step`).
+    (`kept`), if they became final in raster order, or the pass in which each token did (`step`); `unknown` if neither
+    is.
 
     order   numbers of the prompts to show, in their order
     base    the baseline's column, whose cosine is subtracted
@@ -199,9 +203,12 @@ def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Colu
     content: dict[str, Any] = {
         "label": c.label, "drawn": c.drawn, "method": c.method, "plain": c.baseline, "sheet": sheet,
         "cosine": round_values(c.cosine[order]),
-        "difference": round_values(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
+        "difference": round_values(c.cosine[order] - base.cosine[order]),
+        "nodes": [None if np.isnan(count) else int(count) for count in nodes],
         "passes": float(step.max(1).mean()),
     }  # fmt: skip
+    if not trace.known:
+        return content | {"unknown": True}
     if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
         n_kept = [np.bincount(row)[1:].tolist() for row in step]
         window = int(options.get("window", 0))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.experiment.made import is_made
 from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import find_plain_method
 from parity.experiment.options import options as complete
@@ -55,7 +56,10 @@ def find_varying(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
-    """Name a method by those options in `shown` that are not its defaults; options that NAMED sets go by their name."""
+    """Name a method by those options in `shown` that are not its defaults; options that NAMED sets go by their name.
+    Tokens made elsewhere have a name of their own."""
+    if is_made(kind, method):
+        return str(options["name"])
     default, name = complete(kind, method, {}), method
     rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():

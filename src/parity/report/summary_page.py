@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parity.experiment import paths
+from parity.experiment.made import is_made
 from parity.experiment.options import KINDS, options
 from parity.metrics.estimates import PERCENT
 from parity.report.answers import answer_questions, find_largest
@@ -191,7 +192,7 @@ def describe_same(rows: list[dict[str, Any]]) -> list[str]:
 def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """List each option in which a method's variants differ, with its meaning in the decoder's docstring and default."""
     variants_by_method: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    for row in (r for r in rows if not is_made(kind, r["method"])):
         variants_by_method.setdefault(row["method"], []).append(parse_settings(row["options"]))
     lines = []
     for method, variants in variants_by_method.items():

@@ -251,8 +251,15 @@ def show_text(name: str, detail: str = "") -> Maker:
 # --- columns of the tables of every kind of model
 
 
-CLAIMANTS = {"paper": "its paper says", "account": "others' account says", "project": "we say"}
-ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # the mark beside a method's name
+CLAIMANTS = {
+    "paper": "its paper says", "account": "others' account says", "project": "we say", "makers": "its makers say",
+}  # fmt: skip
+ORIGINS = {
+    "paper": "",
+    "account": "from others' account",
+    "project": "ours",
+    "makers": "made elsewhere",
+}  # the mark beside a method's name
 
 
 def find_mark(row: SummaryRow) -> str:
@@ -312,21 +319,48 @@ def count_cores(row: SummaryRow) -> int:
     return int(match[1]) if match else 0
 
 
+def state_other_base(row: SummaryRow, name: str) -> str:
+    """State the speed `name` over plain decoding with CUDA graphs, of a method that has none and is compared with plain
+    decoding without; "" for others."""
+    figure = estimate_of(row, f"{name}_over_captured")
+    if figure.missing:
+        return ""
+    return f"; {figure.value:.2f}× plain decoding with CUDA graphs, which the method cannot use"
+
+
+def show_reported(row: SummaryRow) -> Entry:
+    """Show the speed that the makers of a row's tokens report: times their own plain decoding, or seconds an image;
+    beneath it by whom and on what."""
+    seconds, times = estimate_of(row, "reported_seconds"), estimate_of(row, "reported_speedup")
+    if seconds.missing:
+        return explain_missing(seconds)
+    took = f"{format_number(seconds.value, 3)} s an image"
+    batch = int(row["batch"])
+    about = f"{f'in batches of {batch}, ' * (batch > 1)}{row['reported_by']}"
+    if times.missing:
+        return Entry(f"{took}, as reported", about, "text")
+    return Entry(f"{times.value:.2f}× as reported", f"{took}, {about}; times their own plain decoding's", "text")
+
+
 def show_speed(name: str) -> Maker:
-    """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful."""
+    """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful; of
+    tokens made elsewhere what their makers report."""
 
     def show(row: SummaryRow) -> Entry:
         """Show a row's speed, beneath it the interval; the predicted one, and why, if it is not measured well."""
+        if not is_missing(row.get("reported_by")):
+            return show_reported(row)
         figure = estimate_of(row, name)
         doubt = doubt_speed(row, name)
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
         if not doubt:
-            return show_ratio(figure.value)._replace(detail=interval)
+            return show_ratio(figure.value)._replace(detail=f"{interval}{state_other_base(row, name)}")
         predicted = row.get(f"{name}_predicted")
         if is_missing(predicted):
             return show_ratio(figure.value)._replace(detail=f"{interval}; {doubt}".strip("; "), style="faint")
         measured = f"; timed {interval}, {doubt}" if interval else ""
-        return show_ratio(predicted)._replace(detail=f"predicted{measured}", style="faint")
+        detail = f"predicted{measured}{state_other_base(row, name)}"
+        return show_ratio(predicted)._replace(detail=detail, style="faint")
 
     return show
 
@@ -348,6 +382,7 @@ def make_verdict_columns(alpha: float) -> list[Column]:
     ]
 
 
+RUNS_AS = "how its passes run; a speed is times plain decoding that runs likewise"
 COST = [
     Column("n", "n", "number of images or texts"),
     Column("Fewer passes", show_fewer, "passes of plain decoding divided by the method's, counted"),
@@ -358,6 +393,7 @@ COST = [
 ]  # fmt: skip
 CLOCK = [
     Column("Speed of one alone", show_speed("speedup_single"), "the same of images or texts decoded alone"),
+    Column("Runs as", lambda row: Entry(format_text(row.get("runs_as"), "not timed")), RUNS_AS),
     Column(
         "Networks", show_share("network_share"), "share of the time spent in networks; the rest is the decoder's own"
     ),

@@ -15,12 +15,16 @@ from parity_certify.verdict import Verdict, adjust_missing, judge_decoders, make
 
 from parity.base.files import dump_canonical
 from parity.experiment.cells import Cell, Variant
+from parity.experiment.made import is_made
 from parity.experiment.options import claimant, declaration, is_plain_decoding, list_lengths, needs, runs_on_enumerable
 from parity.experiment.schema import Config
 from parity.report.blocks import format_settings
 from parity.report.settings import name_variant as name_of
 from parity.report.tables import format_number, show_bound
 
+UNTESTABLE = (  # of tokens made elsewhere
+    "the decoder on models whose distribution is known", "plain decoding's tokens under its noise", "its counts",
+)  # fmt: skip
 NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
 
 
@@ -95,6 +99,8 @@ def judge_tests(
         tests = [r for r in rows if r["key"] == v["key"]]
         scope = scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
         v |= add_reach(v, tests, scope, alpha)
+        if is_made(scope.kind, v["method"]):
+            v |= explain_made(v, scope.options)
         v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.options))}
         v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
         if not is_plain_decoding(scope.kind, v["method"], dict(scope.options)) and (layers := find_undrafted(tests)):
@@ -103,6 +109,19 @@ def judge_tests(
     of_cell = {key: [by_name[n] for n in cell_names if n in by_name] for key, cell_names in names.items()}
     final = {key: min(verdicts, key=rank_uncertainty) for key, verdicts in of_cell.items() if verdicts}
     return rows, [v | {"label": label_of[v["key"]]} for v in judged], final
+
+
+def explain_made(verdict: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the changes to the verdict on tokens made elsewhere that say what tokens alone cannot tell, and how to
+    confirm a rejection."""
+    value: Verdict = verdict["value"]
+    reason, rejected = value.reason, " and ".join(verdict["rejected_by"])
+    if value.kind == "inconclusive" and rejected and not options["again"]:
+        reason = f"rejected by {rejected} once; give a file of another seed as again, to tell chance from fault"
+    value = replace(value, reason=reason, untested=UNTESTABLE)
+    missing = f"not tested: {', '.join(UNTESTABLE)}"
+    scope = "" if value.kind == "inconclusive" else f"on these tokens alone; {missing}"
+    return make_columns(value, verdict["claim"]) | {"scope": scope, "reach": f"{verdict['reach']}; {missing}"}
 
 
 def find_undrafted(rows: Sequence[Row]) -> list[str]:

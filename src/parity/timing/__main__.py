@@ -7,8 +7,9 @@ Every method is piloted: a few rows alone. For image tokens its speed is predict
 it and from what passes cost here, timed once over several numbers of tokens: passes x a pass of that size and batch x
 what a step costs beside its pass. For texts and vectors the pilot is the prediction, in a batch the cells' own seconds.
 Then the lossless methods predicted to be fastest, those that the configuration names and, of images, plain decoding
-with compiled passes decode rows in turns with plain decoding, alone and in a batch (`run_duels`). `parity tune` is made
-of the same parts.
+with compiled passes decode rows in turns with plain decoding, alone and in a batch (`run_duels`). Like is compared with
+like: a method whose passes cannot be captured as CUDA graphs has plain decoding without them beside it, and its speed
+over the captured one is a column of its own. `parity tune` is made of the same parts.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from parity.decode.shard_io import read_rows
 from parity.experiment.options import KINDS, claim, needs
 from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
-from parity.timing.bench import Bench, Given, Images, Variant, run_duels, try_in_memory
+from parity.timing.bench import CAPTURED, Bench, Given, Images, Variant, run_duels, try_in_memory
 
 BEST, NEAR = 3, 1.1  # so many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
 PREDICTED, ROUGH, TIMED = (
@@ -107,29 +108,54 @@ def choose_rivals(kind: str, group: list[Counted], named: list[str] | str) -> li
     return [c for c in others if c in fastest or named == "all" or c.variant.method in named]
 
 
+def find_like(bench: Bench, group: list[Counted]) -> Counted | None:
+    """Find plain decoding without CUDA graphs, piloted, and make it the `base` of those variants of a group that run so
+    where plain decoding, the first, is captured; None if there are none."""
+    plain = group[0]
+    alike = [c.variant for c in group if c.variant.way not in (CAPTURED, "")]
+    if plain.variant.way != CAPTURED or not alike:
+        return None
+    like = replace(plain, variant=replace(plain.variant, captures=False, seconds=[]), keys=[])
+    bench.pilot(like.variant)
+    like.variant.nodes = plain.variant.nodes
+    for variant in alike:
+        variant.base = like.variant
+    return like
+
+
+def compare(counted: Counted, base: Variant, timed: list[Variant], name: str) -> dict[str, Any]:
+    """Make the columns of the speed `name` of a variant over `base`: the predicted one, and if it is `timed` that."""
+    variant = counted.variant
+    predicted = base.predicted / variant.predicted
+    columns = {f"{name}_predicted": predicted, name: predicted}
+    return columns | columns_of({name: variant.compare(base.seconds)}) if variant in timed else columns
+
+
 def time_size(
-    bench: Bench, group: list[Counted], batch: int, named: list[str] | str, seconds: float
+    bench: Bench, group: list[Counted], like: Counted | None, batch: int, named: list[str] | str, seconds: float
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Predict the speed of every variant at a batch, and time those that `choose_rivals` names for about so many
-    seconds. Yields keys of cells, and columns of their rows."""
+    seconds. like: of `find_like`. Yields keys of cells, and columns of their rows."""
     name = "speedup_single" if batch == 1 else "speedup"
-    for counted in group:
+    for counted in [*group, *([like] if like else [])]:
         counted.variant.seconds = []
         counted.variant.predicted = predict(bench, counted, batch)
     plain = group[0].variant
     rivals = [c.variant for c in choose_rivals(bench.kind, group, named)]
     compiled = [replace(plain, fast=True, seconds=[])] if bench.compiles and batch == 1 else []
-    turns = [plain, *compiled, *rivals]
+    bases = [like.variant] if like and any(rival.base for rival in rivals) else []
+    turns = [plain, *bases, *compiled, *rivals]
     timed = run_duels(bench, turns, batch, seconds) if len(turns) > 1 else []
     for counted in group:
         variant = counted.variant
-        predicted = plain.predicted / variant.predicted
-        columns: dict[str, Any] = {f"{name}_predicted": predicted, name: predicted, f"{name}_how": PREDICTED}
+        base = variant.base or plain
+        columns = {**compare(counted, base, timed, name), f"{name}_how": PREDICTED, "runs_as": variant.way}
         if variant is plain:
             columns |= {name: 1.0, f"{name}_how": TIMED}
         elif variant in timed:
-            speed = variant.compare(plain.seconds)
-            columns |= columns_of({name: speed}) | {f"{name}_how": TIMED if variant.is_known(plain.seconds) else ROUGH}
+            columns[f"{name}_how"] = TIMED if variant.is_known(base.seconds) else ROUGH
+        if variant.base is not None:
+            columns |= compare(counted, plain, timed, f"{name}_over_captured")
         columns["singles" if batch == 1 else "pairs"] = len(variant.seconds)
         if batch == 1:
             columns["seconds_alone"] = median(variant.seconds) if variant.seconds else variant.piloted
@@ -155,8 +181,10 @@ def time_group(
         if not fits:
             counted.variant.piloted = float("nan")
     columns: dict[str, dict[str, Any]] = {}
+    fitting = [c for c in group if c.variant.piloted > 0]
+    like = find_like(bench, fitting)
     for size in sorted({1, batch}):
-        for keys, found in time_size(bench, [c for c in group if c.variant.piloted > 0], size, named, seconds):
+        for keys, found in time_size(bench, fitting, like, size, named, seconds):
             for key in keys:
                 columns.setdefault(key, {}).update(found)
     return columns

@@ -5,7 +5,7 @@ The rows share no noise with an experiment: their ids and seed are of this modul
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from parity.experiment.options import find_plain_method, needs
 from parity.metrics.estimates import Estimate, is_narrow, mean_ratio
 from parity.models.discrete.load import Loaded, load_networks
 
-WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over so many nodes, eager and compiled
+WAYS = CAPTURED, COMPILED, EAGER = "CUDA graphs", "compiled", "eager"  # how passes run
+WIDTHS, WIDTHS_COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over so many nodes, eager and compiled
 SEED = 2**31 - 1  # the seed of all rows here
 FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
 PILOT = 2  # a pilot decodes so many rows
@@ -40,6 +41,9 @@ class Variant:
     method: str
     options: dict[str, Any]
     fast: bool = False  # whether its passes are compiled
+    captures: bool = True  # whether its passes are captured where they can be
+    way: str = ""  # how its passes ran in the pilot, one of WAYS
+    base: "Variant | None" = None  # plain decoding that it is compared with; None: the first of all variants
     passes: float = 0.0  # passes a row; of continuous models calls one after another
     nodes: float = 0.0  # nodes that a pass evaluates
     step: float = 1.0  # image tokens: time of a step over that of a bare pass as wide
@@ -49,7 +53,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return f"{self.method}, compiled" if self.fast else self.method
+        return self.method + ", compiled" * self.fast + ", not captured" * (not self.captures)
 
     def compare(self, plain: list[float]) -> Estimate:
         """Estimate the speed, times plain decoding's, whose seconds by round are `plain`, of the rounds that both have:
@@ -72,6 +76,7 @@ class Cost(NamedTuple):
     passes: float  # passes a row
     nodes: float = 0.0  # nodes a pass; 0 but for image tokens
     a_pass: float = 0.0  # seconds a pass
+    way: str = EAGER  # how passes ran
 
 
 class Bench:
@@ -108,18 +113,22 @@ class Bench:
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """Decode rows by a variant, and measure its seconds, passes and nodes."""
         cell = {**self.setting, "seed": SEED, "method": variant.method, "options": variant.options}
-        loaded = self.load_networks(variant.method, variant.fast or self.fast)
+        fast = variant.fast or self.fast
+        loaded = self.load_networks(variant.method, fast)
+        if self.captured and not variant.captures:
+            loaded = replace(loaded, captured=False)
         model, start, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
         decoded = loop.import_kind(self.kind).record(model, start, steps)
         columns = loop.import_kind(self.kind).columns(rows, model, start, decoded)
         passes = columns["depth" if self.kind == "continuous" else "nfe"].double()
         nodes = float(columns["nodes"].sum() / passes.sum()) if "nodes" in columns else 0.0
-        return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"])
+        way = CAPTURED if getattr(steps, "is_captured", False) else COMPILED if fast else EAGER
+        return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"], way)
 
     def pilot(self, variant: Variant) -> None:
         """Decode rows one at a time, and store in the variant the passes and the seconds of a row."""
         costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
-        variant.passes = mean(cost.passes for cost in costs)
+        variant.passes, variant.way = mean(cost.passes for cost in costs), costs[-1].way
         variant.piloted = min(cost.seconds for cost in costs)
 
     def predict(self, variant: Variant, batch: int) -> float:
@@ -163,7 +172,7 @@ class Images(Given):
         """Decode rows one at a time; store in the variant passes, nodes and what a step costs beside its pass."""
         costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
         variant.passes, variant.nodes = mean(d.passes for d in costs), mean(d.nodes for d in costs)
-        variant.piloted = min(cost.seconds for cost in costs)
+        variant.piloted, variant.way = min(cost.seconds for cost in costs), costs[-1].way
         variant.step = min(d.a_pass for d in costs) / self.pass_seconds(variant.nodes, 1, self.fast)
 
     def predict(self, variant: Variant, batch: int) -> float:
@@ -174,7 +183,7 @@ class Images(Given):
     def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
         """Estimate the seconds of a pass over so many nodes of each row of a batch, from the two nearest of the widths,
         which are timed once: a wider pass than a method's may need more memory than there is."""
-        widths = COMPILED if fast else WIDTHS
+        widths = WIDTHS_COMPILED if fast else WIDTHS
         below = max((n for n in widths if n <= nodes), default=widths[0])
         above = min((n for n in widths if n >= nodes), default=widths[-1])
         costs = self.costs.setdefault((batch, fast), {})
@@ -221,22 +230,24 @@ def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
 def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float) -> list[Variant]:
     """Time variants in turns, round by round the same new rows, of which the first is plain decoding: each until its
     speed is known well, PAIRS rounds are done, or a further round would take longer than `seconds` in all, for which
-    compiling does not count; twice at least. Returns those that had memory enough, plain decoding first."""
+    compiling does not count; twice at least. Plain decoding that a variant names as its `base` takes part in all
+    rounds, too. Returns those that had memory enough, plain decoding first."""
     plain = variants[0]
+    bases = [v for v in variants if v is plain or any(other.base is v for other in variants)]
     for variant in variants:
         if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
             bench.decode(variant, bench.rows(0, min(batch, 2)))
-    done, open_ones = [plain], variants[1:]
+    done, open_ones = [*bases], [v for v in variants if not any(v is base for base in bases)]
     start = time.time()
     for number in progress(range(PAIRS), PAIRS, f"batch {batch}: rounds"):
         if number >= 2 and (not open_ones or (time.time() - start) * (number + 1) / number >= seconds):
             break
         note(f"batch {batch}: round {number + 1}, {len(open_ones)} in turn with {plain.name}")
-        for variant in [plain, *open_ones][:: -1 if number % 2 else 1]:
+        for variant in [*bases, *open_ones][:: -1 if number % 2 else 1]:
             run = partial(time_row, bench, variant, PILOT + number * batch, batch)
-            if not try_in_memory(run, variant is plain, f"batch {batch}: {variant.name}"):
+            if not try_in_memory(run, any(variant is base for base in bases), f"batch {batch}: {variant.name}"):
                 open_ones.remove(variant)
-        known = [variant for variant in open_ones if variant.is_known(plain.seconds)]
+        known = [variant for variant in open_ones if variant.is_known((variant.base or plain).seconds)]
         done += known
         open_ones = [variant for variant in open_ones if variant not in known]
     return [variant for variant in variants if variant in [*done, *open_ones]]

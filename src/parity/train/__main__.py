@@ -23,7 +23,7 @@ from parity.base.devices import take_device
 from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json
-from parity.experiment import checks, job_resources, tuned, weights
+from parity.experiment import checks, tuned, weights
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.config_reader import read_config
 from parity.experiment.prompt_files import iter_rows, read_prompts
@@ -61,18 +61,6 @@ def read_all_prompts(a: argparse.Namespace, generator: Generator) -> list[str]:
         raise ParityError(f"--prompts {a.prompts}: holds no prompt; allowed: one prompt a line")
     check_captions(prompts, generator.case.spec)
     return prompts
-
-
-def check_memory(a: argparse.Namespace, generator: Generator, spec: TrainingSpec) -> None:
-    """Print what training will take. Raises ParityError if this machine has less."""
-    from parity.models.plan import measure_free_bytes
-
-    job = job_resources.Job("companion", "discrete", generator.case.model, companion=a.kind)
-    needed = job_resources.memory(generator.config, job, spec)
-    free = measure_free_bytes() // 2**20
-    print(f"memory: {needed:,} MiB needed, {free:,} MiB free", flush=True)
-    if needed > free:
-        raise ParityError(f"{a.kind} of {job.model}: {needed:,} MiB needed, {free:,} are free; allowed: fewer --drawn")
 
 
 def describe_model(generator: Generator, kind: str, file: Path) -> dict[str, Any]:
@@ -148,7 +136,6 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
     generator = read_generator(a)
     companions.check_kind(generator, a.kind)
     prompts = read_all_prompts(a, generator)
-    check_memory(a, generator, spec)
     splits = len(prompts) >= 2 * HELD_SHARE
     held = prompts[::HELD_SHARE] if splits else prompts
     learnt = [prompt for i, prompt in enumerate(prompts) if i % HELD_SHARE or not splits]

@@ -149,7 +149,10 @@ views.tests = (box, data) => {
   draw();
 };
 
-const countPasses = (column, row) => (column.kept ? column.kept[row].length : Math.max(...column.step[row]));
+function countPasses(column, row) {
+  if (column.unknown) return "unknown";
+  return column.kept ? column.kept[row].length : Math.max(...column.step[row]);
+}
 const figure = (value) => (value === null ? "" : value.toFixed(3));
 // --- pictures: {side, across, captions, sheets, columns: [{label, method, sheet, cosine, passes, ...}]}
 
@@ -168,7 +171,7 @@ views.pictures = async (box, data) => {
     sheet.src = uri;
     return sheet.decode().then(() => sheet);
   }));
-  replay(box, data, sheets);
+  replay(box, { ...data, columns: data.columns.filter((column) => !column.unknown) }, sheets);
   browse(box, data, sheets);
 };
 
@@ -291,8 +294,9 @@ function player(data, sheets, column, row, colours) {
     for (const [place, mark] of places.length ? marksOf(column, places, data.tokens) : []) fill(place, colours[mark], 0.75);
     pen.globalAlpha = 1;
     const sent = column.nodes[row];
-    status.textContent = `pass ${now} of ${passes.length}; ${done.size} of ${data.tokens} tokens final. Over the whole`
-      + ` picture ${sent} tokens are evaluated, ${Math.max(0, sent - data.tokens + forced.length)} of them not kept.`;
+    const wasted = Math.max(0, sent - data.tokens + forced.length);
+    status.textContent = `pass ${now} of ${passes.length}; ${done.size} of ${data.tokens} tokens final.`
+      + (sent === null ? "" : ` Over the whole picture ${sent} tokens are evaluated, ${wasted} of them not kept.`);
   }
   return { box, show, passes: passes.length };
 }

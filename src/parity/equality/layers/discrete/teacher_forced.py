@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.result_rows import Row, adjust_family
+from parity_certify.result_rows import Row, adjust_family, make_not_run_row
 from parity_certify.teacher_forced import assign_slots, run_battery
 
 from parity.base.command import note
@@ -31,9 +31,10 @@ def rows(cell: CellFiles) -> list[Row]:
     logp: list[np.ndarray] = []
     top1: list[np.ndarray] = []
     # A token's slot is known before it is drawn only if each pass ends in a correction: in left-to-right verifiers.
-    strict = claim("discrete", spec["method"], spec["options"]) == "lossless"
+    is_lossless = claim("discrete", spec["method"], spec["options"]) == "lossless"
+    by_slot = is_lossless and not shard.lacks("step")
     seed = cell.settings["seeds"][0]
-    dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step if strict else None)
+    dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step if by_slot else None)
 
     def compute_laws(first: int, end: int) -> torch.Tensor:
         """Compute the laws p [end - first, L, V] of rows first..end - 1; extend logp, top1 and `dependence` by them."""
@@ -49,10 +50,14 @@ def rows(cell: CellFiles) -> list[Row]:
 
     groups = loaded.groups()
     at_once = limit_rows(BATCH, shard.tokens.shape[1], groups.shape[1])
-    settings: dict[str, Any] = {"slot": assign_slots(shard.step) if strict else None, "groups": groups}
+    settings: dict[str, Any] = {"slot": assign_slots(shard.step) if by_slot else None, "groups": groups}
+    strict = is_lossless and not shard.is_made  # tokens made elsewhere are judged, whatever they are
     settings |= {"chunk": at_once, "strict": strict, "seed": seed, **cell.columns}
     result = run_battery(shard.tokens, compute_laws, loaded.width, rng=np.random.default_rng(seed), **settings)
     result.append(dependence.make_row(seed=seed, **cell.columns))
+    if shard.lacks("step"):
+        needs = "the pass in which each token became final, column step"
+        result.append(make_not_run_row("teacher-forced", "slots", 0, needs, seed=seed, **cell.columns))
     result = adjust_family(result)
     cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return result

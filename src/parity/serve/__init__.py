@@ -1,0 +1,1 @@
+"""A server of images: `worker` decodes, `app` speaks HTTP."""
