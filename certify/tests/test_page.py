@@ -57,6 +57,26 @@ def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, eleme
     assert (suite.find("testcase/failure") is not None) == (element == "failure")
     assert (suite.find("testcase/error") is not None) == (element == "error")
     assert saved["verdict"]["words"] in (tmp_path / "out/badge.svg").read_text()
+    outcome = {0: "passed: certified lossless: TV <= ", 1: "failed: lossy: TV = ", 2: "not decided: inconclusive: none"}
+    assert completed.stderr.splitlines()[-1].startswith(outcome[code])
+
+
+@pytest.mark.parametrize(("require", "code"), [("certified", 2), ("consistent", 0)])
+def test_consistent_passes_only_where_it_is_enough(tmp_path, require, code):
+    """In the exit code, the line on stderr, JSON and JUnit."""
+    completed = run_sampler(tmp_path, "right", "--n", "200", "--require", require)
+    line = completed.stderr.splitlines()[-1]
+    assert completed.returncode == code and line.startswith(
+        ("passed: consistent: ", "not decided: consistent: ")[code // 2]
+    )
+    assert line.endswith("; certified is required") == (code == 2)
+    saved = json.loads((tmp_path / "out/certificate.json").read_text())
+    assert saved["exit_code"] == code and saved["verdict"]["require"] == require
+    assert ET.parse(tmp_path / "out/junit.xml").getroot().get("errors") == str(code // 2)
+
+
+def test_a_fault_is_lossy_whatever_is_required(tmp_path):
+    assert run_sampler(tmp_path, "wrong", "--require", "consistent").returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -69,12 +89,14 @@ def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, eleme
 )
 def test_what_cannot_be_certified_is_one_line(tmp_path, name, flags, message):
     completed = run_sampler(tmp_path, name, *flags)
-    assert completed.returncode == 2
+    assert completed.returncode == 3
     assert completed.stderr.startswith(message)
     assert len(completed.stderr.splitlines()) == 1
+    suite = ET.parse(tmp_path / "out/junit.xml").getroot()
+    assert suite.get("errors") == "1" and suite.find("testcase/error").get("message") in completed.stderr
 
 
 @pytest.mark.parametrize("text", ["0s", "soon"])
 def test_a_budget_that_is_none_is_named(tmp_path, text):
     completed = run_sampler(tmp_path, "right", f"--budget={text}")
-    assert completed.returncode == 2 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in completed.stderr
+    assert completed.returncode == 3 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in completed.stderr

@@ -398,7 +398,10 @@ def test_the_tv_estimate_is_nearer_to_the_truth_than_tvhat(shape, tv):
     ("verdict", "words", "pill", "code"),
     [
         (Verdict("certified", bound=0.0123), "certified lossless", "certified lossless, TV <= 0.012", 0),
-        (Verdict("consistent"), "consistent", "consistent", 0),
+        (Verdict("consistent"), "consistent", "consistent", 2),
+        (Verdict("consistent", require="consistent"), "consistent", "consistent", 0),
+        (Verdict("certified", require="consistent"), "certified lossless", "certified lossless", 0),
+        (Verdict("inconclusive", require="consistent"), "inconclusive", "inconclusive", 2),
         (Verdict("lossy", bound=0.3, estimate=0.25), "lossy: TV = 0.2500", "lossy: TV = 0.2500", 1),
         (Verdict("inconclusive", bound=0.1), "inconclusive", "inconclusive", 2),
         (Verdict("certified", within=True), WITHIN, WITHIN, 0),

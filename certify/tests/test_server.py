@@ -51,8 +51,8 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(400 if request.get("model") == "none" else 200, body)
 
     def do_GET(self):
-        """Answer with the server's version; 404 for other paths."""
-        self.answer(200 if self.path == "/version" else 404, {"version": "fake 1.0"})
+        """Answer with the server's version, also for its models; 404 for other paths."""
+        self.answer(200 if self.path in ("/version", "/v1/models") else 404, {"version": "fake 1.0"})
 
     def answer(self, code, body):
         """Send a dictionary as JSON with a status code, if who asked still waits."""
@@ -120,6 +120,18 @@ def test_a_server_that_is_not_there_is_one_line():
         Server("http://127.0.0.1:9", 2, Tokenizer()).describe_engine()
     with pytest.raises(ParityError, match=r"no tokenizer.json"):
         Server("http://127.0.0.1:9", 2, None)
+
+
+def test_a_server_is_waited_for_until_it_answers(fake):
+    """One without a page of its health lists its models; one that never starts is named after the time."""
+    connect(fake).wait(0)
+    with pytest.raises(ParityError, match=r"127.0.0.1:9: not there .*; waited 0.01 s; allowed: a longer --wait"):
+        Server("http://127.0.0.1:9", 2, Tokenizer()).wait(0.01)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as late:
+        late.accepts = True
+        threading.Timer(0.2, lambda: threading.Thread(target=late.serve_forever, daemon=True).start()).start()
+        connect(late).wait(10)
+        late.shutdown()
 
 
 SETTINGS = {"vocab": 3, "length": 2, "prompts": [[0]]}

@@ -10,12 +10,13 @@
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
-The verdict is printed, and a page, JSON, JUnit XML and a badge are written to --out. Exit code 0: certified or
-consistent, 1: lossy, 2: inconclusive, or an error of any kind (one line). The first three ways keep their samples: the
-same command goes on where it stopped.
+The verdict is printed, and a page, JSON, JUnit XML and a badge are written to --out. Exit code 0: what --require asks,
+1: lossy, 2: inconclusive, or consistent where certified is required, 3: no verdict, for an error of any kind. A line on
+stderr says which. The first three ways keep their samples: the same command goes on where it stopped.
 """
 
 import argparse
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -24,10 +25,10 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -36,17 +37,21 @@ from parity_certify.calls import Store
 from parity_certify.command import certify_command
 from parity_certify.design import BUDGET, certify_conditions, list_keywords, list_names, make_conditions
 from parity_certify.errors import ParityError, describe_error
-from parity_certify.files import digest
+from parity_certify.files import digest, publish
+from parity_certify.history import History
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
 from parity_certify.laws import check_prompts, random_law, read_law, write_law
 from parity_certify.laws import law as law_of
 from parity_certify.processors import ENGINES, parse_engine
-from parity_certify.sampler import certify_sampler
+from parity_certify.sampler import certify_sampler, check_settings
 from parity_certify.samples import certify_samples
 from parity_certify.seeding import check_seed, pair_seeds
+from parity_certify.verdict import REQUIRED, Required
 from parity_certify.verifier import SHAPES, certify_verifier
 
 Arguments = argparse.Namespace
+COULD_NOT_RUN = 3  # the exit code of any error; those of verdicts are 0 to 2
+WITHOUT_VERDICT = ("law", "models")
 
 
 def digest_weights(folder: Path) -> str:
@@ -87,12 +92,38 @@ def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
 
 
-def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
-    """Print the certificate, write its files to `out` if given, with `about` and the command; return the exit code."""
+def open_history(a: Arguments, laws: Sequence[Any] = ()) -> tuple[History | None, dict[str, Any]]:
+    """Read --history, if it is given. Returns it, and alpha and seeds of the run, which depend on its nights. Raises
+    ParityError if its nights are of other laws."""
+    if not a.history:
+        return None, {"alpha": a.alpha, "seeds": pair_seeds(a.seed, "--seed")}
+    check_settings(alpha=a.alpha)
+    history = History.read(a.history)
+    if laws:
+        history.check(laws)
+    return history, {"alpha": history.level(a.alpha), "seeds": history.seeds(a.seed)}
+
+
+def add_night(history: History | None, c: Any, a: Arguments) -> Any:
+    """Add a certificate's night to --history, if it is given, and write that; return the certificate on all nights."""
+    if history is None:
+        return c
+    c = history.judge(c, a.alpha)
+    history.write()
+    return c
+
+
+def finish(c: Any, out: Path | None, about: dict[str, Any], require: Required | None = None) -> int:
+    """Print the certificate, and what the exit code means on stderr; write its files to `out` if given, with `about`
+    and the command; return the exit code. require: the least kind of verdict that passes (None: the verdict's own)."""
+    if require:
+        c = replace(c, verdict=replace(c.verdict, require=require))
     if out:
         page.write_files(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
     print(c, *([f"\nreport: {out / 'report.html'}"] if out else []), sep="\n")
-    return c.exit_code
+    sys.stdout.flush()
+    print(c.verdict.outcome, file=sys.stderr)
+    return int(c.exit_code)
 
 
 def choose_folder(a: Arguments, name: str, spec: dict[str, Any]) -> Path:
@@ -131,11 +162,12 @@ def judge_sampler(
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "processes")
-    seeds = pair_seeds(a.seed, "--seed")
-    c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
+    history, shared = open_history(a, [law])
+    c = certify_sampler(sample, law, **settings | shared, folder=out, spec=spec, name=name)
+    c = add_night(history, c, a)
     if c.exit_code == 1 and diagnose is not None:
         c = replace(c, details=c.details | {"diagnosis": diagnose(c)})
-    return finish(c, out, spec)
+    return finish(c, out, spec, a.require)
 
 
 def names_condition(a: Arguments, options: dict[str, Any]) -> bool:
@@ -158,13 +190,11 @@ def judge_conditions(
         Store(out / one.folder).forget()
     budget = min(60 * (a.minutes or math.inf), a.budget or math.inf)
     settings = select_settings(a, "processes", "batch") | {"budget": BUDGET if budget == math.inf else budget}
-    settings |= {
-        "seeds": pair_seeds(a.seed, "--seed"),
-        "folder": out,
-        "tell": lambda text: print(text, file=sys.stderr),
-    }
-    c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings)
-    return finish(c, out, spec)
+    settings |= {"folder": out, "tell": lambda text: print(text, file=sys.stderr)}
+    history, shared = open_history(a, [replace(one.law, name=one.name) for one in conditions])
+    c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings | shared)
+    c = add_night(history, c, a)
+    return finish(c, out, spec, a.require)
 
 
 def run_transformers(a: Arguments) -> int:
@@ -250,6 +280,8 @@ def run_server(a: Arguments) -> int:
     is_one = names_condition(a, named)
     a = complete_flags(a)
     sampler = connect(a.length, options)
+    if a.wait:
+        sampler.wait(a.wait)
     engine = a.engine or sampler.name_engine()
     spec = {"engine": sampler.describe_engine(), "url": a.url, "target": digest_weights(a.target), "options": options}
     spec |= tell_settings(model, named, applied=False)
@@ -316,7 +348,7 @@ def run_verifier(a: Arguments) -> int:
     name = a.verifier.rpartition(":")[2]
     settings = select_settings(a, "vocab", "drafts", "shape", "n")
     c = certify_verifier(load(a.verifier), seeds=pair_seeds(a.seed, "--seed"), name=name, **settings)
-    return finish(c, a.out, {"verifier": a.verifier})
+    return finish(c, a.out, {"verifier": a.verifier}, a.require)
 
 
 def run_command(a: Arguments) -> int:
@@ -325,14 +357,16 @@ def run_command(a: Arguments) -> int:
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
-    c = certify_command(a.rest, law, seeds=pair_seeds(a.seed, "--seed"), folder=a.out, **settings)
-    return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law})
+    history, shared = open_history(a)
+    c = certify_command(a.rest, law, folder=a.out, **settings | shared)
+    c = add_night(history, c, a)
+    return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law}, a.require)
 
 
 def run_samples(a: Arguments) -> int:
     """certify samples drawn elsewhere: JSON lines or CSV"""
     c = certify_samples(a.samples, read_law(a.law), **select_settings(a))
-    return finish(c, a.out, {"samples": a.samples, "law": a.law})
+    return finish(c, a.out, {"samples": a.samples, "law": a.law}, a.require)
 
 
 def run_law(a: Arguments) -> int:
@@ -383,7 +417,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     "budget": {"type": parse_duration, "help": "time for everything: 30s, 2m, 1h"},
     "repeat": {"type": int, "help": "sequences of a rejection's repeat (twice those of the first, doubled as needed)"},
     "margin": {"type": float, "default": 0.05, "help": "TV below which a bound certifies (%(default)s)"},
-    "alpha": {"type": float, "default": 0.05, "help": "false alarms (%(default)s)"},
+    "alpha": {"type": float, "default": 0.05, "help": "probability that a correct sampler is rejected (%(default)s)"},
+    "require": {"choices": REQUIRED, "default": "certified", "help": "least verdict that passes (%(default)s)"},
+    "history": {"type": Path, "help": "file of the nights before: --false-alarm holds for all nights together"},
     "batch": {"type": int, "default": 100, "help": "most rows of a call, a look after each (%(default)s)"},
     "processes": {"type": int, "default": 1, "help": "samplers side by side (%(default)s)"},
     "length": {"type": int, "default": 3, "help": "tokens drawn (%(default)s)"},
@@ -414,6 +450,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     },
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
+    "wait": {"type": parse_duration, "help": "time for the server to start: 30s, 5m (none)"},
     "law": {"required": True, "help": "a file of `law`"},
     "logits": {
         "help": "FUNCTION of prefixes [n, P + t] -> logits [n, V]: the sampler is tested under options it takes"
@@ -430,17 +467,26 @@ EXAMPLES = {  # shown in the help of commands that take words after --
     "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
 EXTRA = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "transformers") | {"gguf": "gguf"}
-JUDGING = ("margin", "alpha")
+JUDGING = ("margin", "alpha", "require")
+ALIASES = {"alpha": ("--false-alarm",)}
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
-ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
+ENUMERATED = (*JUDGING, *TIMES, "history", "processes", "length", "prompts", "prompt-length", "end")
 # flags that name one condition, and what they are where a sampling option names it
 ONE: dict[str, Any] = {"n": None, "repeat": None, "length": 3, "prompts": 2, "prompt_length": 3, "end": None}
 FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the exit code of what could not be run."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print an error and exit."""
+        self.exit(COULD_NOT_RUN, f"error: {message}; see {self.prog} --help\n")
+
+
 def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     """Make the parser of the command line; each of `extensions` is called with `add_command`."""
-    main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    main = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = main.add_subparsers(dest="way", required=True)
 
     def add_command(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
@@ -453,7 +499,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
         p = ways.add_parser(name, **about)
         p.set_defaults(run=run)
         for flag in ("out", "seed", *flags):
-            p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
+            p.add_argument(f"--{flag}", *ALIASES.get(flag, ()), **FLAGS[flag] | changes.get(flag, {}))
         return p
 
     wide = {"default": 0.1, "help": "TV below which a bound certifies (%(default)s, not .05, as engines are slow)"}
@@ -465,7 +511,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
         flag = name.replace("_", "-")
         one[flag] = {"default": None, "help": FLAGS[flag]["help"].replace("%(default)s", str(default))}
     add_command(run_transformers, *drafting, *ENUMERATED, margin=wide, target=optional, **one)
-    served = ("url", "target", "model", "engine", "timeout", *ENUMERATED)
+    served = ("url", "target", "model", "engine", "timeout", "wait", *ENUMERATED)
     asked = {"default": None, "help": FLAGS["engine"]["help"].replace("%(default)s", "asked of the server")}
     add_command(run_server, *served, margin=wide, target={"required": True}, engine=asked, **one)
     function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
@@ -473,7 +519,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     p = add_command(run_sampler, "target", "logits", "law", "vocab", "engine", *ENUMERATED, **own)
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
-    add_command(run_command, "law", "timeout", "engine", *JUDGING, *TIMES, batch={"default": 500})
+    add_command(run_command, "law", "timeout", "engine", *JUDGING, *TIMES, "history", batch={"default": 500})
     add_command(run_samples, "law", *JUDGING).add_argument("samples")
     add_command(run_law, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
@@ -486,12 +532,14 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
 
 def main(*extensions: Callable[[Any], None]) -> None:
     """Run the command of sys.argv and exit with its code. Words after "--" become `a.rest` and, parsed as key=value,
-    `a.options`. Any error is printed as one line, with exit code 2. extensions: see `make_parser`."""
+    `a.options`. Any error is printed as one line, with the exit code COULD_NOT_RUN, and stands as a test's error in
+    the junit.xml of --out. extensions: see `make_parser`."""
     words = sys.argv[1:]
     if "--texts" in words and words[0].startswith("-"):
         words = ["texts", *words]  # `parity certify --target FOLDER --texts FILE.jsonl` means the command `texts`
     split = words.index("--") if "--" in words else len(words)
-    message, code = "", 2
+    message, code = "", COULD_NOT_RUN
+    a = Arguments(out=None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the command as Ctrl-C does
     try:
         a = make_parser(*extensions).parse_args(words[:split])
@@ -515,6 +563,9 @@ def main(*extensions: Callable[[Any], None]) -> None:
     if message:
         print(f"error: {message}", file=sys.stderr)
         discard_output()
+        if a.out and a.way not in WITHOUT_VERDICT:
+            with contextlib.suppress(OSError):
+                publish(a.out / "junit.xml", page.format_suite(a.way, code, message, "error"))
     raise SystemExit(code)
 
 

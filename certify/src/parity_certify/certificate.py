@@ -23,7 +23,8 @@ RARE = 0.05  # if a smaller share of drafts is rejected, or accepted, what follo
 class Certificate:
     """The result of a certification: verdict, rows (see `result_rows`), and the sampler's name and claim ("lossless" or
     "lossy"). details: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where (the
-    prefix at which the laws differ most), needed; certificate.json has them as "beside"."""
+    prefix at which the laws differ most), needed; certificate.json has them as "beside". parts: the certificates of
+    several conditions that it combines."""
 
     verdict: Verdict
     rows: list[Row]
@@ -32,10 +33,11 @@ class Certificate:
     details: dict[str, Any] = field(default_factory=dict)
     law: Law | None = None
     counts: np.ndarray | None = None
+    parts: tuple["Certificate", ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """The verdict's exit code: 0 (certified or consistent), 1 (lossy), 2 (inconclusive)."""
+        """The verdict's exit code: 0 (what is required), 1 (lossy), 2 (inconclusive, or less than is required)."""
         return self.verdict.exit_code
 
     @property

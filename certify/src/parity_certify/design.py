@@ -16,7 +16,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def measure_rate(condition: Condition, seed: int) -> float:
 
 def compute_size(condition: Condition, margin: float, alpha: float) -> int:
     """Compute how many sequences bring the bound below the margin, and find a TV of it."""
-    n = evidence.needed(condition.law.cells, margin)
+    n = evidence.needed(condition.law.cells, margin, miss=min(evidence.MISS, alpha))
     while evidence.find_detectable_tv(condition.law.cells, n, alpha, POWER) > margin:
         n = math.ceil(1.1 * n)
     return n
@@ -171,7 +171,7 @@ def report_conditions(
         together = describe_joint_bound(found)
         words = f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(found)} conditions{together}"
         v = replace(v, reason=words)
-    details = result.details | {"conditions": {c.rows[0]["model"]: c.verdict.json() for c in found}}
+    details = result.details | {"conditions": {c.rows[0]["model"]: asdict(c.verdict) for c in found}}
     suspects = conditions[len(found) - 1].suspects
     if v.kind == "lossy" and not v.dependent and suspects and result.counts is not None:
         diagnosis = diagnose_counts(result.counts, conditions[len(found) - 1].law, suspects)
@@ -217,7 +217,7 @@ def combine_certificates(certificates: Sequence[Certificate], names: Sequence[st
     warnings = {text: None for c in certificates for text in c.warnings}
     drafts |= {"warnings": list(warnings), "joint_bound": compute_joint_bound(certificates)}
     rows = [row for c in certificates for row in c.rows]
-    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts)
+    return replace(worst, verdict=v, rows=rows, details=worst.details | drafts, parts=tuple(certificates))
 
 
 def list_names(design: Sequence[Mapping[str, Any]] = DESIGN) -> set[str]:

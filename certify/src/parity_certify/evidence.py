@@ -28,6 +28,7 @@ from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
 DRAWS = 9999
+MISS = 1e-3  # probability that a perfect sampler's bound misses the margin by chance
 INDEPENDENCE = "rows independent"
 SHARES = 2  # Holm adjusts two tests: of the law of single rows, and of the independence of rows
 
@@ -37,21 +38,22 @@ def estimate_tv_floor(law: np.ndarray, n: int) -> float:
     return float(0.5 * np.minimum(np.sqrt(2 / np.pi * law * (1 - law) / n), 2 * law).sum())
 
 
-def estimate_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA) -> float:
-    """Estimate the upper bound on the TV (confidence 1 - alpha) that nine perfect samplers in ten stay below with n
-    draws of `law` [K]: the expected one and 1.3 standard errors."""
-    slack = math.sqrt(math.log(1 / alpha) / (2 * n))
-    return estimate_tv_floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack
+def estimate_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA, miss: float = MISS) -> float:
+    """Estimate the upper bound on the TV (confidence 1 - alpha) that a perfect sampler exceeds with probability `miss`
+    with n draws of `law` [K]: the expected one, and that quantile of a normal variable."""
+    slack = math.sqrt(math.log(1 / alpha) / (2 * n)) - special.ndtri(miss) * 0.5 * math.sqrt((1 - 2 / math.pi) / n)
+    return estimate_tv_floor(law, n) + slack
 
 
-def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
-    """Compute how many sequences, in hundreds, bring a perfect sampler's TV bound below `margin`, nine times in ten."""
+def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA, miss: float = MISS) -> int:
+    """Compute how many sequences, in hundreds, bring a perfect sampler's TV bound below `margin`, but with probability
+    `miss`."""
     low, high = 1, 1
-    while estimate_bound(law, high, alpha) > margin:
+    while estimate_bound(law, high, alpha, miss) > margin:
         low, high = high, 2 * high
     while high - low > max(1, low // 100):
         middle = (low + high) // 2
-        low, high = (middle, high) if estimate_bound(law, middle, alpha) > margin else (low, middle)
+        low, high = (middle, high) if estimate_bound(law, middle, alpha, miss) > margin else (low, middle)
     return -(-high // 100) * 100
 
 

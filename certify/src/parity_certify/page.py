@@ -81,16 +81,24 @@ def make_printable(text: str) -> str:
 
 
 def format_junit(c: Certificate) -> bytes:
-    """Write JUnit XML with one test case: lossy is a failure, inconclusive an error, anything else passes."""
+    """Write JUnit XML with one test case: lossy is a failure, what is not decided an error, anything else passes."""
     v = c.verdict
-    totals = {"tests": "1", "failures": str(int(v.exit_code == 1)), "errors": str(int(v.exit_code == 2))}
-    suite = ET.Element("testsuite", {"name": "parity-certify", **totals})
-    case = ET.SubElement(suite, "testcase", {"classname": "parity_certify", "name": make_printable(c.name)})
-    case.set("time", f"{c.details.get('seconds') or 0:.3f}")
-    if v.exit_code:
-        kind = "failure" if v.exit_code == 1 else "error"
-        ET.SubElement(case, kind, {"message": make_printable(v.sentence), "type": v.kind})
     lines = [v.sentence, f"tested: {'; '.join(v.tested)}", f"not tested: {'; '.join(v.untested)}"]
+    return format_suite(c.name, v.exit_code, v.outcome, v.kind, c.details.get("seconds") or 0.0, lines)
+
+
+def format_suite(
+    name: str, exit_code: int, message: str, kind: str, seconds: float = 0.0, lines: Sequence[str] = ()
+) -> bytes:
+    """Write JUnit XML with one test case of this name and exit code: 1 is a failure, 2 and 3 are errors; message, kind:
+    of the failure or error; lines: of its output."""
+    totals = {"tests": "1", "failures": str(int(exit_code == 1)), "errors": str(int(exit_code > 1))}
+    suite = ET.Element("testsuite", {"name": "parity-certify", **totals})
+    case = ET.SubElement(suite, "testcase", {"classname": "parity_certify", "name": make_printable(name)})
+    case.set("time", f"{seconds:.3f}")
+    if exit_code:
+        element = "failure" if exit_code == 1 else "error"
+        ET.SubElement(case, element, {"message": make_printable(message), "type": kind})
     ET.SubElement(case, "system-out").text = "\n".join(map(make_printable, lines))
     return ET.tostring(suite, encoding="utf-8", xml_declaration=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-LOOKS = (1.0, 1.5, 2.25)  # sample sizes, as multiples of what a bound below the margin takes nine times in ten
+LOOKS = (1.0, 1.5, 2.25)  # sample sizes, as multiples of what a bound below the margin takes
 
 
 @pytest.fixture

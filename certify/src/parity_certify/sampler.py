@@ -236,7 +236,8 @@ def certify_sampler(
         sequences = f"{f'continues after {read_n} of ' if read_n else ''}{size} sequences"
         tell(f"{sequences}, about {format_duration((size - read_n) / rate)}: {limits}")
 
-    target_n = round_to_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))
+    miss = min(evidence.MISS, alpha)
+    target_n = round_to_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA, miss))
     settings: dict[str, Any] = {"batch": batch, "alpha": alpha, "vary": vary, "processes": processes, "tell": tell}
     first_end = start + 2 / 3 * seconds
     start_settings: dict[str, Any] = {"stop": True, "estimate": tell_estimate, "deadline": first_end}

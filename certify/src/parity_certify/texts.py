@@ -310,7 +310,7 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
 def judge_texts(rows: list[Row], judged: Judged, alpha: float) -> Verdict:
     """Make the verdict on all texts from their rows: lossy if p <= alpha^2 (Holm), else inconclusive if p <= alpha."""
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
-    about: dict[str, Any] = {"n": judged.texts, "alpha": alpha, "untested": UNTESTED}
+    about: dict[str, Any] = {"n": judged.texts, "alpha": alpha, "untested": UNTESTED, "require": "consistent"}
     about["tested"] = (f"each token given those before it, on {judged.texts} texts, {judged.tokens} tokens in all",)
     if not deciding:
         reason = f"no test could be run on {judged.texts} texts; allow more time or longer texts"

@@ -31,7 +31,8 @@ Runs = tuple[list[Row], list[Row]]  # rows of one layer: of the run itself, and 
 CERTAIN = "pathwise"  # this layer compares tokens, so a difference is not due to chance
 WITHIN = "equal within eps"
 Kind = Literal["certified", "consistent", "lossy", "inconclusive"]
-EXIT: dict[Kind, int] = {"certified": 0, "consistent": 0, "lossy": 1, "inconclusive": 2}
+Required = Literal["certified", "consistent"]
+REQUIRED: tuple[Required, ...] = ("certified", "consistent")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Verdict:
     n          sequences of the smallest sample that the bound stands on
     dependent  rows depend on each other, although each alone may have the right law
     within     the claim was equality within a tolerance, on the baseline's own path
+    require    the least kind that passes
     tested, untested   what was, and what was not
     where      where it fails: of a black box prompt and prefix, of texts a range of tokens, else target, layer and test
     reason     why, in words; `words` and `sentence` begin with the kind
@@ -63,11 +65,21 @@ class Verdict:
     reason: str = ""
     dependent: bool = False
     within: bool = False
+    require: Required = "certified"
 
     @property
     def exit_code(self) -> int:
-        """0: certified or consistent, 1: lossy, 2: inconclusive."""
-        return EXIT[self.kind]
+        """0: what is required or better, 1: lossy, 2: inconclusive, or less than what is required."""
+        if self.kind == "lossy":
+            return 1
+        return 0 if self.kind in ("certified", self.require) else 2
+
+    @property
+    def outcome(self) -> str:
+        """What the exit code means, in a line: passed, failed or not decided, and the sentence."""
+        if self.kind == "consistent" and self.exit_code:
+            return f"not decided: {self.sentence}; certified is required"
+        return f"{('passed', 'failed', 'not decided')[self.exit_code]}: {self.sentence}"
 
     @property
     def words(self) -> str:
@@ -83,7 +95,7 @@ class Verdict:
     @property
     def pill(self) -> str:
         """The words for a badge, with the bound if nothing was rejected."""
-        if self.exit_code == 0 and self.bound is not None:
+        if self.kind in ("certified", "consistent") and self.bound is not None:
             return f"{self.words}, TV <= {self.bound:.3f}"
         return self.words
 

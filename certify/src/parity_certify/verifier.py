@@ -35,7 +35,6 @@ from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")
 SHAPES = ("row", "batch", "tree")
-SPARE = 1.2  # all problems must reach the bound, so each draws more than one bound needs nine times in ten
 
 
 @dataclass(frozen=True)
@@ -324,7 +323,7 @@ def certify_problems(
         if not certificates:
             check_verifier(sampler)
         law = Law(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
-        size = n or int(SPARE * evidence.needed(law.cells, margin))
+        size = n or evidence.needed(law.cells, margin)
         certificates.append(certify_sampler(sampler, law, n=size, batch=batch or max(100, size // 10), **settings))
         if certificates[-1].verdict.kind == "lossy":
             break

@@ -22,12 +22,12 @@ def run_decoder(a: argparse.Namespace) -> int:
     settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "seeds": pair_seeds(a.seed)}
     certificate = certify(load(a.decoder), threads=a.threads, **settings, **dict(a.option))
     spec = {"decoder": a.decoder, "code": digest_code(a.decoder), "options": dict(a.option), **settings}
-    return finish(certificate, choose_folder(a, certificate.name, spec), spec)
+    return finish(certificate, choose_folder(a, certificate.name, spec), spec, a.require)
 
 
 def add_decoder(add_command: Any) -> None:
     """Add the command `decoder` with its arguments to those of parity-certify."""
-    p = add_command(run_decoder)
+    p = add_command(run_decoder, "require")
     p.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     p.add_argument(
         "--option",

@@ -4,10 +4,12 @@ A prompt is text, a token a letter (the tiny checkpoints' tokenizers), or token 
 run side by side. Drafts are counted where the engine tells them: `timings` of llama.cpp's answers, `/metrics` of vLLM.
 """
 
+import contextlib
 import functools
 import json
 import math
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -87,6 +89,24 @@ class Server:
             if isinstance(reason, TimeoutError):
                 raise ParityError(f"server {self.url}: no answer in {self.timeout:g} s; allowed: --timeout") from None
             raise ParityError(f"server {self.url}: not there ({reason})") from None
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the server says that it is healthy or, if it has no such page, lists its models. Raises
+        ParityError if it has not in so many seconds."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                self.send_request("/health")
+                return
+            except ParityError as error:
+                problem = error
+            if "/health: 404" in str(problem):
+                with contextlib.suppress(ParityError):
+                    self.send_request("/v1/models")
+                    return
+            if time.monotonic() > end:
+                raise ParityError(f"{problem}; waited {seconds:g} s; allowed: a longer --wait")
+            time.sleep(min(1.0, max(0.0, seconds)))
 
     def describe_engine(self) -> str:
         """Return the server's version, else its models, else "unknown". Raises ParityError if it is not there."""
