@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.experiment.module_metadata import read_outline
+from parity.experiment.decoders import find_source, get_short_name, read_decoder
 from parity.experiment.options import find_plain_method
 from parity.experiment.options import options as complete
 from parity.report.blocks import format_setting, format_settings, is_missing
@@ -56,7 +56,7 @@ def find_varying(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
     """Name a method by those options in `shown` that are not its defaults; options that NAMED sets go by their name."""
-    default, name = complete(kind, method, {}), method
+    default, name = complete(kind, method, {}), get_short_name(method)
     rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():
         if all(options.get(k) == v for k, v in chosen.items()):
@@ -66,7 +66,7 @@ def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequ
 
 def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
     """Read a decoder's docstring in its module: the text without the lines on options, and each option's meaning."""
-    code = read_outline(f"decoders/{kind}", method).functions.get(method)
+    code = read_decoder(kind, method).functions.get(find_source(kind, method).function)
     rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
     for line in ((code and ast.get_docstring(code)) or "").splitlines():
         if match := OPTION.match(line):

@@ -39,6 +39,7 @@ class Variant:
 
     method: str
     options: dict[str, Any]
+    own: dict[str, str] = field(default_factory=dict)  # of a decoder of others: `cells.describe_source`
     fast: bool = False  # whether its passes are compiled
     passes: float = 0.0  # passes a row; of continuous models calls one after another
     nodes: float = 0.0  # nodes that a pass evaluates
@@ -108,6 +109,7 @@ class Bench:
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """Decode rows by a variant, and measure its seconds, passes and nodes."""
         cell = {**self.setting, "seed": SEED, "method": variant.method, "options": variant.options}
+        cell |= variant.own
         loaded = self.load_networks(variant.method, variant.fast or self.fast)
         model, start, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
         decoded = loop.import_kind(self.kind).record(model, start, steps)
