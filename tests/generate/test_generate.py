@@ -113,7 +113,7 @@ def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch, run
         yield pictures[:1]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "load", lambda *_: scenes)
+    monkeypatch.setattr(command, "load_generator", lambda _: scenes)
     monkeypatch.setattr(scenes, "make_batches", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
         run_main(command.main, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
@@ -192,7 +192,7 @@ def test_a_folder_of_pictures_is_made(tmp_path, run_main, out):
 def test_every_command_that_runs_a_network_has_a_device(name):
     """The refusal of a device names `--device`, so the commands must have it."""
     code = (Path(command.__file__).parents[1] / name / "__main__.py").read_text()
-    assert "add_own_device(" in code or '"device"' in code
+    assert any(sign in code for sign in ("add_own_device(", "add_decoding(", '"device"'))
 
 
 @pytest.mark.parametrize(

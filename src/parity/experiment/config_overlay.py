@@ -179,16 +179,18 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
     return raw
 
 
-def limit_shards(section: ShardedSection, rows: int) -> dict[str, int]:
-    """Limit the shards of a section, if it names them, to so many rows: its new `shards`, or {}."""
-    return {} if section.shards is None else {"shards": min(section.shards, rows)}
+def limit_shards(section: ShardedSection, rows: int, is_trial: bool) -> dict[str, int]:
+    """Limit the shards of a section, if it names them, to a number of rows, and in a trial the jobs to one: the keys
+    that change."""
+    jobs = {"jobs": 1} if is_trial else {}
+    return jobs if section.shards is None else {"shards": min(section.shards, rows), **jobs}
 
 
 def scale_config(config: Config) -> Config:
     """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
     two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two, of
-    runs too, or of images that are compared with a reference FEWEST_COMPARED. The configuration itself if nothing is
-    left out."""
+    runs too, or of images that are compared with a reference FEWEST_COMPARED, and one job decodes a cell, because
+    starting a job takes longer than these. The configuration itself if nothing is left out."""
     is_trial = config.stand_in is True or getattr(config.stand_in, "size", "") == "small"
     if config.scale == 1 and not is_trial:
         return config
@@ -205,8 +207,9 @@ def scale_config(config: Config) -> Config:
     if config.image is not None:
         prompts = config.image.prompts
         limit = share(prompts.limit, config.image.reference)
-        images = min(limit, FEWEST) if is_trial else limit  # a trial starts no more jobs than it must
+        images = min(limit, FEWEST) if is_trial else limit
         smaller = {"limit": limit, "shards": min(prompts.shards, images * prompts.repeats)}
+        smaller |= {"jobs": 1} if is_trial else {}
         update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=smaller)})
     if config.text is not None:
         tasks = {
@@ -215,7 +218,7 @@ def scale_config(config: Config) -> Config:
         }
         fewer = config.text.tasks.model_copy(update=tasks)
         update["text"] = config.text.model_copy(
-            update={"tasks": fewer, **limit_shards(config.text, FEWEST if is_trial else fewer.count_fewest())}
+            update={"tasks": fewer, **limit_shards(config.text, FEWEST if is_trial else fewer.count_fewest(), is_trial)}
         )
     if config.continuous is not None:
         images = share(config.continuous.images, config.continuous.reference)
@@ -224,7 +227,7 @@ def scale_config(config: Config) -> Config:
             update={
                 "images": images,
                 "repeats": repeats,
-                **limit_shards(config.continuous, FEWEST if is_trial else images),
+                **limit_shards(config.continuous, FEWEST if is_trial else images, is_trial),
             }
         )
     return config.model_copy(update=update)

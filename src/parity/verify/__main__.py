@@ -9,14 +9,9 @@ each token is tested by its law given those before it. Exit code 1 for a fault.
 """
 
 import argparse
-from pathlib import Path
 
-from parity_certify.seeding import check_seed
-
-from parity.base.command import add_own_device, pin_threads, run_command
-from parity.base.errors import ParityError
-from parity.generate import load
-from parity.generate.__main__ import DTYPES, read_given_prompts, read_options
+from parity.base.command import run_command
+from parity.generate.arguments import add_decoding, add_prompts, load_generator, read_given_prompts, read_options
 from parity.verify import verify
 
 
@@ -25,24 +20,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="parity verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("prompt", nargs="+", help="a caption, a class, a text with blanks, or a file of them")
-    parser.add_argument("--model", default="", help="of the configuration (its first)")
-    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
-    parser.add_argument("--method", default="auto", help="a decoder; auto: what `parity tune` found (%(default)s)")
-    parser.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="of the method")
-    parser.add_argument("--n", type=int, default=8, help="pictures or texts in all (%(default)s)")
-    parser.add_argument("--dtype", choices=DTYPES, default="", help="of the transformer (the experiment's)")
-    add_own_device(parser)
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="(%(default)s)")
+    add_prompts(parser)
+    add_decoding(parser)
+    parser.add_argument("--n", type=int, default=8, help="images or texts in all (%(default)s)")
     a = parser.parse_args()
-    for name in ("n", "threads"):
-        if getattr(a, name) < 1:
-            raise ParityError(f"--{name} {getattr(a, name)}: allowed: 1 or more")
-    check_seed(a.seed, "--seed")
-    pin_threads(a.threads)
-    generator = load(a.model, a.configfile, a.dtype, a.device)
     prompts = read_given_prompts(a.prompt)
+    generator = load_generator(a)
     found = verify(generator, prompts, a.method, a.n, a.seed, **read_options(a.option))
     for row, position, lead in found.first or ():
         print(
