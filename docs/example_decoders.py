@@ -15,6 +15,8 @@ from parity_decoders.steps import Step
 from parity_decoders.verification import race, residual
 from torch import Tensor
 
+CLAIM = "lossless"
+
 
 def _draft_two(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:
     L, V = model.length, model.vocab

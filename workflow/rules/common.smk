@@ -4,6 +4,7 @@ READS    config (config.yaml and what the command line lays over it), the prompt
 DEFINES  EXPERIMENT  the checked configuration; AS_GIVEN before the check
          CELLS       every cell of it, of every kind of model; CELL finds one by its key
          GROUPS      cells that are compared with one reference, by the path of their speeds
+         DRAFTS      decoders of others by the file of the draft network that they train
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
          PAPER_TARGETS  the papers that a target makes all of, by its name
@@ -41,7 +42,7 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import papers as parity_papers
-from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
+from parity.experiment import checks, decoders, options, paths, pins, prompt_files, stand_in, study, weights
 from parity.experiment import absent_data, catalogue, code_digest, config_overlay, layers, nested_runs
 from parity.experiment import made, schema
 from parity.inputs import picture_files, readers
@@ -141,6 +142,7 @@ TESTED = {
     for pair in [(parity_cells.variant(EXPERIMENT, c), parity_cells.long_variant(EXPERIMENT, c))]
     if any(pair)
 }
+DRAFTS = {c.spec["own_draft"]: c.spec["method"] for c in CELLS if "own_draft" in c.spec}
 MANIFESTS = paths.manifests(EXPERIMENT)
 try:
     for manifest in MANIFESTS.values() if MAIN else ():

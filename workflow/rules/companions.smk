@@ -4,6 +4,8 @@ REQUIRED INPUTS  the model's manifest, the prompts
 OUTPUTS          results/companions/<model>-<revision>/<companion>-<key>: weights, a card, and an experiment that uses them
                  target `companions`: all that `image.companions` names, for each model of the section
 
+                 results/drafts/<model>-<revision>/<method>-<key>/weights: the draft network that a decoder of others trains
+
 A killed job continues from its own rows and checkpoint, which lie in the same folder. `parity train` does the same for
 one companion.
 """
@@ -40,6 +42,40 @@ rule companion:
         r"""
         python -m parity.train {wildcards.companion} --config {params.config:q} --model {wildcards.model} \
             --checkpoint {input.checkpoint:q} {params.flags} --out {params.folder:q} --threads {threads} \
+            --device {resources.gpu} >{log:q} 2>&1
+        """
+
+
+rule draft:
+    input:
+        prompts=prompt_files.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else [],
+        checkpoint=lambda w: MANIFESTS[f"discrete/{w.model}"],
+    output:
+        weights="results/drafts/{model}-{revision}/{method}-{key}/weights",
+    log:
+        "logs/drafts/{model}-{revision}/{method}-{key}.log",
+    wildcard_constraints:
+        **PATTERNS,
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=gpu,
+        mem_mb=lambda w, attempt: ask_group_memory(
+            [c for c in CELLS if c.kind == "discrete" and c.spec["model"] == w.model], attempt
+        ),
+    params:
+        config=dump_training_config,
+        method=name_draft_method,
+        code=lambda w: digest_code(
+            "parity.train.own", name_module("discrete", name_draft_method(w)), *list_model_modules(w)
+        ),
+    message:
+        "train the draft network of {params.method} for {wildcards.model}"
+    shell:
+        r"""
+        python -m parity.train own --method {params.method:q} --config {params.config:q} --model {wildcards.model} \
+            --checkpoint {input.checkpoint:q} --out {output.weights:q} --threads {threads} \
             --device {resources.gpu} >{log:q} 2>&1
         """
 

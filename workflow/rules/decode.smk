@@ -3,8 +3,9 @@
 REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-One rule runs all methods, modules of decoders/src/parity_decoders/<kind>, except those that have a rule of their own in
-workflow/methods, with other threads, resources or another environment. Tokens made elsewhere are taken, not decoded.
+One rule runs all methods, modules of decoders/src/parity_decoders/<kind> and those of others, except those that have a
+rule of their own in workflow/methods, with other threads, resources or another environment. Tokens made elsewhere are
+taken, not decoded.
 Finished shards are also kept in results/store under a digest of all they depend on. A job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. If there are
 more shards than jobs, each job decodes several, one after another, to one file. A job of images has inputs of its own; of
@@ -15,6 +16,7 @@ texts and vectors it takes its part of all rows.
 rule decode:
     input:
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w), int(w.shard)),
+        draft=list_draft,
         checkpoint=find_manifest,
     output:
         "results/cells/{kind}/{model}/{method}-{key}/shards/{shard}-of-{shards}.npz",

@@ -31,12 +31,13 @@ rule test_method:
         runtime=lambda w, attempt: attempt * 240,
     params:
         spec=dump_test_spec,
+        method=find_tested,
         code=digest_testing,
     message:
         "test {wildcards.method} on models whose law is known ({wildcards.kind})"
     shell:
         r"""
-        python -m parity.equality tests --kind {wildcards.kind} --method {wildcards.method} --spec {params.spec:q} \
+        python -m parity.equality tests --kind {wildcards.kind} --method {params.method:q} --spec {params.spec:q} \
             --threads {threads} --out {output:q} >{log:q} 2>&1
         """
 

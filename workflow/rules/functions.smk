@@ -74,7 +74,19 @@ def digest_code(*modules):
 
 
 def name_module(kind, method):
-    return "parity.decode.made" if made.is_made(kind, method) else f"parity_decoders.{kind}.{method}"
+    """Name the module of a decoder, or its file."""
+    return "parity.decode.made" if made.is_made(kind, method) else decoders.find_source(kind, method).module
+
+
+def list_draft(wildcards):
+    """List the draft network of a cell's decoder, if it trains one of its own."""
+    c = find_cell(wildcards)
+    return [c.spec["own_draft"]] if "own_draft" in c.spec else []
+
+
+def name_draft_method(wildcards):
+    """Name the decoder whose draft network a job trains."""
+    return DRAFTS[f"results/drafts/{wildcards.model}-{wildcards.revision}/{wildcards.method}-{wildcards.key}/weights"]
 
 
 def list_model_modules(wildcards):
@@ -125,7 +137,12 @@ def digest_testing(wildcards):
     modules = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
     if exact and options.is_coupled(kind, exact.method, exact.options):
         modules += ["parity.equality.pathwise", name_module(kind, options.find_plain_method(kind))]
-    return digest_code(*modules, name_module(kind, wildcards.method))
+    return digest_code(*modules, name_module(kind, find_tested(wildcards)))
+
+
+def find_tested(wildcards):
+    """Find the name of the decoder that a job tests on models whose law is known."""
+    return next(v for v in TESTED[wildcards.kind, wildcards.key] if v).method
 
 
 # Flags of a command

@@ -101,6 +101,7 @@ for model_kind in KINDS:
             baseline=list_baseline_files,
             reference=lambda w: [paths.reference(EXPERIMENT, PROMPTS, find_cell(w))] if has_pictures(w.kind) else [],
             networks=lambda w: list(paths.judges(EXPERIMENT, find_cell(w))),
+            draft=list_draft,
             checkpoint=find_manifest,
         output:
             list_measured_files(model_kind),

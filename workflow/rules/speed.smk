@@ -14,6 +14,7 @@ rule speed:
             f"{paths.folder(c)}/{name}" for c in find_group(w) for name in ("spec.json", "records.parquet")
         ],
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_group(w)[0], 0),
+        drafts=lambda w: sorted({c.spec["own_draft"] for c in find_group(w) if "own_draft" in c.spec}),
         checkpoint=find_manifest,
     output:
         "results/speed/{kind}/{model}-{key}.json",

@@ -43,7 +43,9 @@ class Clock:
             return call(*inputs)
         started = self.stamp()
         out = call(*inputs)
-        tokens = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
+        tokens = 0
+        if inputs and isinstance(inputs[0], Tensor):
+            tokens = inputs[0].shape[1] if inputs[0].ndim > 1 else 1
         self.spans.append((role, started, self.stamp(), tokens))
         return out
 

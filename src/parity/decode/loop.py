@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,8 +30,9 @@ from parity.base.devices import is_out_of_memory
 from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.base.row_noise import batch_noise
-from parity.decode.clock import Clock
+from parity.decode.clock import Clock, Timed
 from parity.decode.shard_io import Shard, join
+from parity.experiment.decoders import import_decoder
 from parity.experiment.options import declaration, find_plain_method, needs
 
 Rows = dict[str, np.ndarray]
@@ -112,7 +114,8 @@ def start_decoding(kind: str, loaded: Any, spec: dict[str, Any], clock: Clock | 
     """Make a function of (rows, noise, queue) that starts the method of `spec` on a job's loaded networks, timed by the
     clock if there is one: it gives what `record` takes. Without a queue of their own, rows beyond those of the noise,
     which do not fit in the batch, are queued."""
-    decoder = getattr(importlib.import_module(f"parity_decoders.{kind}.{spec['method']}"), spec["method"])
+    wrap = None if clock is None else partial(Timed, role="draft", clock=clock, calls=("propose",))
+    decoder = import_decoder(kind, spec["method"], spec, wrap)
     begin_rows = import_kind(kind).make_starter(loaded, spec)
 
     def start(rows: Rows, noise: Noise, queue: Any = None) -> Begun:

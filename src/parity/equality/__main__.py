@@ -22,12 +22,13 @@ from parity_certify.import_by_name import import_named_module
 
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.files import write_json
-from parity.experiment.options import measure_reach, options
+from parity.experiment.decoders import import_decoder
+from parity.experiment.options import declaration, measure_reach, options
 
 KINDS = ("discrete", "anysubset", "continuous")
 FLAGS: dict[str, dict[str, Any]] = {
     "kind": {"choices": KINDS, "required": True},
-    "method": {"required": True, "help": "module in parity_decoders.KIND and function in it"},
+    "method": {"required": True, "help": "a decoder of this kind, by its name in a configuration"},
     "options": {"type": json.loads, "default": {}, "help": "JSON object"},
     "claim": {"choices": ("lossless", "lossy"), "default": "lossless"},
     "models": {"choices": ("full", "small"), "default": "full"},
@@ -44,10 +45,9 @@ FLAGS: dict[str, dict[str, Any]] = {
 def run_exact(a: argparse.Namespace) -> dict[str, Any]:
     """Run the exact layer for one decoder. Returns {"rows": its result rows}, with `a.pathwise` also those that compare
     its tokens with plain decoding's under the same noise."""
-    module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
     kind = import_named_module(f"parity.equality.targets.{a.kind}")
-    decoder = getattr(module, a.method)
-    targets = kind.targets(getattr(module, "TARGETS", a.models))
+    decoder = import_decoder(a.kind, a.method)
+    targets = kind.targets(declaration(a.kind, a.method).TARGETS or a.models)
     common = {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
     with R.set_alpha(a.alpha):
@@ -60,17 +60,16 @@ def run_exact(a: argparse.Namespace) -> dict[str, Any]:
 
 def run_long(a: argparse.Namespace) -> dict[str, Any]:
     """Run the long layer for one decoder, on models long enough for its options. Returns {"rows": its result rows}."""
-    module = import_named_module(f"parity_decoders.{a.kind}.{a.method}")
     kind = import_named_module(f"parity.equality.targets.{a.kind}")
     lengths = measure_reach(a.kind, a.method, options(a.kind, a.method, a.options))
     longest = {"longest": a.longest} if a.longest else {}
-    targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""), **longest)
+    targets = kind.long_targets(lengths, a.n, which=declaration(a.kind, a.method).TARGETS, **longest)
     if a.kind == "discrete" and a.claim == "lossless":
         targets = [*targets, kind.make_real_vocabulary(lengths)]
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     run = import_named_module("parity.equality.exact").exact
     with R.set_alpha(a.alpha):
-        return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}
+        return {"rows": run(import_decoder(a.kind, a.method), targets, a.options, method=a.method, **settings)}
 
 
 def run_layers(a: argparse.Namespace) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from parity.base import text_files
 from parity.base.files import digest, sums
 from parity.experiment import made, weights
+from parity.experiment.decoders import digest_source, get_short_name
 from parity.experiment.options import (
     KINDS,
     LONGEST,
@@ -25,6 +26,7 @@ from parity.experiment.options import (
     is_plain_decoding,
     needs,
     runs_on_enumerable,
+    trains_draft,
 )
 from parity.experiment.schema import DECODED, Config, ModelSpec, PromptSpec, TextTasks
 
@@ -52,7 +54,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.spec['model']}/{self.spec['method']}-{self.key}"
+        return f"{self.spec['model']}/{get_short_name(self.spec['method'])}-{self.key}"
 
     @property
     def claim(self) -> str:
@@ -216,6 +218,25 @@ def digest_companion(config: Config, kind: str, method: str, model: str) -> dict
     return {companion: sums(weights.EMBEDDED).get(f"{companion}.safetensors", "")[:16]}
 
 
+def name_draft(config: Config, kind: str, method: str, model: str) -> str:
+    """Name the file of the draft network that a decoder of others trains for a model: by the decoder's code and by what
+    the rows that it learns from depend on. "" for a decoder that trains none."""
+    if not trains_draft(kind, method) or config.image is None:
+        return ""
+    image = config.image
+    rows = [image.prompts.model_dump(exclude={"shards", "jobs"}), wrap_in_list(image.sampling)[0].model_dump()]
+    key = digest([kind, method, digest_source(kind, method), *rows, image.dtype])
+    revision = weights.compute_revision(weights.list_models(config, kind)[model])
+    return f"results/drafts/{model}-{revision}/{get_short_name(method)}-{key}/weights"
+
+
+def describe_source(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
+    """Describe what the samples of a decoder of others depend on beside its options: the digest of its code and the
+    file of its draft network, if it trains one; {} for ours."""
+    described = {"source": digest_source(kind, method), "own_draft": name_draft(config, kind, method, model)}
+    return {name: value for name, value in described.items() if value}
+
+
 def list_runs(config: Config, cell: Cell) -> list[Cell]:
     """List the further runs of a cell of vectors (`continuous.repeats`): as many images each, numbered on; [] for
     controls and repetitions."""
@@ -241,8 +262,6 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
         methods = getattr(config, KINDS[kind]).methods
         baseline = find_plain_method(kind), find_baseline(config, kind)
         models = weights.list_models(config, kind)
-        texts = models if kind == "anysubset" else {}
-        runs = {name: weights.list_text_methods(spec) for name, spec in texts.items()}
         for shared, controlled in CONDITIONS[kind](config, prompts):
             for method, chosen in [(m, variant) for m, variants in methods.items() for variant in variants]:
                 prompt = declaration(kind, method).PROMPT
@@ -250,7 +269,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                     continue
                 if lacks_companion(kind, method, models[shared["model"]]):
                     continue
-                if kind == "anysubset" and method not in runs[shared["model"]]:
+                if kind == "anysubset" and not weights.runs_method(models[shared["model"]], method):
                     continue
                 roles = [("method", seeds.methods)]
                 if is_plain_decoding(kind, method, chosen) or (method, chosen) == baseline:
@@ -260,6 +279,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 for role, seed in [*roles, *([("again", seeds.again)] if is_repeated else [])]:
                     spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
                     spec |= {"files": made.digest_files(chosen)} if is_made else {}
+                    spec |= {} if is_made else describe_source(config, kind, method, shared["model"])
                     cell = Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role)
                     result += [cell, *list_runs(config, cell)]
     return result
@@ -267,8 +287,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     """Find the reference cell that a cell is compared with: the baseline whose specification is otherwise the same,
-    but for method, options, seed, companion and files."""
-    own_keys = {"method", "options", "seed", "files", *weights.COMPANIONS}
+    but for method, options, seed, code, companion and files."""
+    own_keys = {"method", "options", "seed", "source", "own_draft", "files", *weights.COMPANIONS}
 
     def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in spec.items() if k not in own_keys}

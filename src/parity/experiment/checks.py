@@ -26,8 +26,10 @@ from parity.experiment import (
 )
 from parity.experiment.cells import Cell, cells, kinds, lacks_companion, wrap_in_list
 from parity.experiment.config_overlay import resolve_paths, scale_config
+from parity.experiment.decoders import get_short_name
 from parity.experiment.options import (
     KINDS,
+    check_decoder,
     declaration,
     find_plain_method,
     list_bounds,
@@ -195,9 +197,15 @@ def complete_methods(kind: str, variants_by_method: dict[str, list[dict[str, Any
     methods are decoders of the kind, their variants are valid and differ, and the method of plain decoding is one."""
     key = f"{KINDS[kind]}.methods"
     base = find_plain_method(kind)
+    names: dict[str, str] = {}
     for method, variants in variants_by_method.items():
-        if method not in methods(kind) and not made.is_made(kind, method):
-            raise ConfigError(f"{key}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
+        try:
+            if not made.is_made(kind, method):
+                check_decoder(kind, method)
+        except ConfigError as error:
+            raise ConfigError(f"{key}.{method}: {error}") from None
+        if (other := names.setdefault(get_short_name(method), method)) != method:
+            raise ConfigError(f"{key}.{method}: the name of {other} too; allowed: decoders of different names")
         if not variants:
             raise ConfigError(
                 f"{key}.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults"
@@ -262,7 +270,7 @@ def check_text(section: TextSection, models: dict[str, ModelSpec]) -> None:
                 f"text.methods.{method}: reads from left to right;"
                 f" allowed: with an infilling task whose prompt is {prompt!r}"
             )
-        if not any(method in weights.list_text_methods(spec) for spec in models.values()):
+        if not any(weights.runs_method(spec, method) for spec in models.values()):
             allowed = ", ".join(
                 dict.fromkeys(name for spec in models.values() for name in weights.list_text_methods(spec))
             )

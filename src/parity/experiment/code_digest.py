@@ -2,7 +2,8 @@
 
 A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports
 runs it again, and an edit of no other does. Docstrings and comments are no part of the digest, so editing them repeats
-nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command.
+nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command; a decoder of
+others is named by its file, "path/to/mine.py", or by the module of an installed package that has a root (`add_root`).
 """
 
 import ast
@@ -22,9 +23,19 @@ DECODERS = Path(parity_decoders.__file__).parents[1]
 ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODERS, "recipes": ROOT.parent}
 
 
+def add_root(package: str, folder: Path) -> None:
+    """Let the modules of a further package, which lies in `folder`, be followed."""
+    if package not in ROOTS:
+        ROOTS[package] = folder
+        for cached in (find_file, list_imports, digest_module, digest):
+            cached.cache_clear()
+
+
 @cache
 def find_file(module: str) -> Path | None:
-    """Find the file of a module of these packages, None for anything else."""
+    """Find the file of a module of these packages, or of one that is named by its file; None for anything else."""
+    if module.endswith(".py"):
+        return Path(module) if Path(module).is_file() else None
     root = ROOTS.get(module.partition(".")[0])
     path = root and root / module.replace(".", "/")
     return path and next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)

@@ -170,6 +170,12 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
                 and not os.path.exists(name)
             ):
                 holder[key] = find(name)
+    for section in SECTIONS:
+        for methods in iter_values(raw, (section, "methods")):
+            for method in [name for name in methods if ".py:" in str(name)] if isinstance(methods, dict) else ():
+                file, _, function = method.rpartition(":")
+                if not os.path.exists(file):
+                    methods[f"{find(file)}:{function}"] = methods.pop(method)
     return raw
 
 

@@ -10,7 +10,7 @@ from parity.base.errors import ConfigError
 from parity.experiment import paths
 from parity.experiment.cells import Cell, find_reference
 from parity.experiment.module_metadata import modules, require
-from parity.experiment.options import declaration, is_coupled, is_plain_decoding
+from parity.experiment.options import declaration, has_drafts, is_coupled, is_plain_decoding
 from parity.experiment.schema import Config
 
 # Which cells a layer tests: all; those that must return plain decoding's tokens; those with drafts, and the control of
@@ -38,12 +38,13 @@ def select_layers(config: Config, layers: Layers, cell: Cell) -> list[str]:
     section = config.continuous if cell.kind == "continuous" else None
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
         return []
-    method = declaration(cell.kind, cell.spec["method"])
+    method = cell.spec["method"]
+    drafts = has_drafts(cell.kind, method) or declaration(cell.kind, method).TARGETS == "walks"
     is_plain = is_plain_decoding(cell.kind, cell.spec["method"], cell.spec["options"])
     holds = {
         "always": True,
         "coupled": is_coupled(cell.kind, cell.spec["method"], cell.spec["options"]),
-        "drafted": (cell.role == "control" and is_plain) or bool(method.NEEDS) or method.TARGETS == "walks",
+        "drafted": (cell.role == "control" and is_plain) or drafts,
     }
     return [name for name, layer in layers[cell.kind].items() if cell.role in layer["ROLES"] and holds[layer["WHEN"]]]
 

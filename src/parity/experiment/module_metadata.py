@@ -20,11 +20,13 @@ DECODERS = Path(parity_decoders.__file__).parent
 
 
 class Outline(NamedTuple):
-    """A module's docstring, and by name what stands at its top: literals that are assigned, and functions."""
+    """A module's docstring, and by name what stands at its top: literals that are assigned, functions, and the names of
+    the functions of each class."""
 
     doc: str
     values: dict[str, Any]
     functions: dict[str, ast.FunctionDef]
+    classes: dict[str, tuple[str, ...]]
 
 
 def find_folder(package: str) -> Path:
@@ -41,7 +43,13 @@ def modules(package: str) -> tuple[str, ...]:
 @cache
 def read_outline(package: str, module: str) -> Outline:
     """Read the outline of a module in the folder of `package` by parsing its source; nothing is imported."""
-    tree = ast.parse((find_folder(package) / f"{module}.py").read_text(encoding="utf-8"))
+    return parse_outline(find_folder(package) / f"{module}.py")
+
+
+@cache
+def parse_outline(file: Path) -> Outline:
+    """Read the outline of a module by its file. Raises SyntaxError for a file that is no Python."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     values: dict[str, Any] = {}
     for node in tree.body:
         match node:
@@ -52,7 +60,12 @@ def read_outline(package: str, module: str) -> Outline:
                 with contextlib.suppress(ValueError):  # a value that is no literal is left out
                     values.setdefault(name, ast.literal_eval(value))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return Outline(ast.get_docstring(tree) or "", values, functions)
+    classes = {
+        node.name: tuple(inner.name for inner in node.body if isinstance(inner, ast.FunctionDef))
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    return Outline(ast.get_docstring(tree) or "", values, functions, classes)
 
 
 def read_constant(package: str, module: str, name: str, default: Any = None) -> Any:

@@ -1,8 +1,8 @@
 """A method's options and what its module declares of it, read from its source, so that planning imports no torch.
 
-The options are the keyword-only arguments of the function of the module's name: an argument's annotation holds its type
-and bounds, its default is the option's, and the function's docstring says what it does. The rest are literals at the
-top of the module, the fields of `Declaration`.
+The options are the keyword-only arguments of its function, which in a module of ours has the module's name: an
+argument's annotation holds its type and bounds, its default is the option's, and the function's docstring says what it
+does. The rest are literals at the top of the module, the fields of `Declaration`.
 """
 
 import ast
@@ -15,8 +15,9 @@ from parity_decoders.counts import Counts
 from pydantic import BaseModel, ConfigDict, create_model
 
 from parity.base.errors import ConfigError
+from parity.experiment.decoders import find_source, read_decoder
 from parity.experiment.made import MadeSpec, is_made
-from parity.experiment.module_metadata import modules, read_outline
+from parity.experiment.module_metadata import modules
 from parity.experiment.schema import Word, validate
 
 KINDS = {
@@ -55,6 +56,8 @@ class Declaration(BaseModel):
     RESTS_ON: str = ""  # the module of metrics that measures an observation on which the method rests
     TARGETS: str = ""  # the models that it is tested on, if not the common ones: "walks", drawn in several steps
     EXACT_LAYER: dict[str, Any] | None = {}  # options with which it can run on enumerable models; None: never
+    DRAFT: str = ""  # a class of the module: a draft network of the decoder's own, see `parity.experiment.decoders`
+    DRAFT_ROWS: Annotated[int, Interval(ge=1)] = 256  # rows that the target draws for this network to learn from
 
 
 MADE_ELSEWHERE = Declaration(CLAIM="lossless", EXACT_WITH={"claim": "lossless"}, EXACT_LAYER=None, ORIGIN="makers")
@@ -66,14 +69,26 @@ def declaration(kind: str, method: str) -> Declaration:
     literal."""
     if is_made(kind, method):
         return MADE_ELSEWHERE
-    values = read_outline(f"decoders/{kind}", method).values
-    literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
-    return validate(Declaration, literals, f"decoders/src/parity_decoders/{kind}/{method}.py")
+    outline, file = read_decoder(kind, method), find_source(kind, method).label
+    literals = {name: value for name, value in outline.values.items() if name in Declaration.model_fields}
+    declared = validate(Declaration, literals, file)
+    if declared.DRAFT:
+        lacks = [name for name in ("load", "propose") if name not in outline.classes.get(declared.DRAFT, ())]
+        if lacks or kind != "discrete":
+            allowed = "a class of this file with load and propose" if lacks else "of a decoder of image tokens"
+            raise ConfigError(f"{file}: DRAFT = {declared.DRAFT!r}: allowed: {allowed}")
+    return declared
 
 
 def methods(kind: str) -> tuple[str, ...]:
-    """List the names of the decoders of a kind."""
+    """List the names of our decoders of a kind."""
     return modules(f"decoders/{kind}")
+
+
+def check_decoder(kind: str, method: str) -> None:
+    """Raise ConfigError for a decoder that does not exist, or whose module declares something wrong."""
+    declaration(kind, method)
+    make_option_schema(kind, method)
 
 
 def _agree(options: dict[str, Any], required: dict[str, Any] | None) -> bool:
@@ -130,6 +145,17 @@ def needs(kind: str, method: str) -> str:
     return declaration(kind, method).NEEDS
 
 
+def has_drafts(kind: str, method: str) -> bool:
+    """Return whether a method drafts by a network: a companion of the target, or one of its own."""
+    declared = declaration(kind, method)
+    return bool(declared.NEEDS or declared.DRAFT)
+
+
+def trains_draft(kind: str, method: str) -> bool:
+    """Return whether a method has a draft network of its own that is trained for a model."""
+    return "train" in read_decoder(kind, method).classes.get(declaration(kind, method).DRAFT, ())
+
+
 def _annotation(call: ast.expr) -> Any:
     """Make the Interval or Counts that a call in source spells, whose arguments are literals. Raises ValueError for
     anything else."""
@@ -159,17 +185,24 @@ def _option_type(annotation: ast.expr) -> Any:
 
 @cache
 def make_option_schema(kind: str, method: str) -> type[BaseModel]:
-    """Make the pydantic model of a method's options: the keyword-only arguments, but `noise`, of the function that has
-    its module's name. Raises ConfigError that names the file if that is missing, or one has no type or default."""
+    """Make the pydantic model of a method's options: the keyword-only arguments of its function, `noise` and a draft
+    network of its own left out. Raises ConfigError that names the file if the function is missing or takes other
+    arguments, or an option has no type or default."""
     if is_made(kind, method):
         return MadeSpec
-    file = f"decoders/src/parity_decoders/{kind}/{method}.py"
-    signature = read_outline(f"decoders/{kind}", method).functions.get(method)
+    source = find_source(kind, method)
+    file, name = source.label, source.function
+    signature = read_decoder(kind, method).functions.get(name)
+    given = ("noise", "draft") if declaration(kind, method).DRAFT else ("noise",)
+    form = f"{name}(model, start, *, {', '.join(given)}, ...)"
     if signature is None:
-        raise ConfigError(f"{file}: has no function {method}(model, start, *, noise, ...)")
+        raise ConfigError(f"{file}: has no function {form}")
+    keywords = {argument.arg for argument in signature.args.kwonlyargs}
+    if len([*signature.args.posonlyargs, *signature.args.args]) != 2 or not keywords >= {*given}:
+        raise ConfigError(f"{file}: {name}({ast.unparse(signature.args)}): allowed: {form}")
     fields: dict[str, Any] = {}
     for argument, default in zip(signature.args.kwonlyargs, signature.args.kw_defaults, strict=True):
-        if argument.arg == "noise":
+        if argument.arg in given:
             continue
         if argument.annotation is None or default is None:
             raise ConfigError(f"{file}: {argument.arg} has no type or no default; allowed: name: type = default")
@@ -178,7 +211,7 @@ def make_option_schema(kind: str, method: str) -> type[BaseModel]:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{file}: {argument.arg}: {error}") from None
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    return create_model(f"{method}_options", __config__=config, **fields)
+    return create_model(f"{name}_options", __config__=config, **fields)
 
 
 @cache

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
+from parity.experiment.decoders import get_short_name
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config, ImageSection, ModelSpec, PromptSpec, ShardedSection
 
@@ -153,7 +154,7 @@ def tests(config: Config, exact: Variant | None, long: Variant | None) -> str:
     ones. One of the variants may be None."""
     v = exact or long
     assert v is not None
-    return f"results/equality/{v.kind}/{v.method}-{test_key(config, exact, long)}.json"
+    return f"results/equality/{v.kind}/{get_short_name(v.method)}-{test_key(config, exact, long)}.json"
 
 
 def layers(cell: Cell) -> str:

@@ -19,7 +19,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.experiment import model_checks, weights
 from parity.experiment.cells import CONDITIONS, kinds
-from parity.experiment.options import KINDS, claim, declaration, list_bounds, methods, needs, options
+from parity.experiment.options import KINDS, claim, declaration, list_bounds, needs, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
@@ -77,8 +77,6 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
 def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
     """Return a variant's options, completed with defaults. Raises ConfigError unless it is lossless and can run on the
     model of `spec`."""
-    if method not in methods(kind):
-        raise ConfigError(f"{method!r}: unknown method")
     chosen = complete_runnable(kind, method, values, "", spec)
     declared = declaration(kind, method)
     if claim(kind, method, chosen) != "lossless" or declared.CONTROL or declared.NETWORK != "target":

@@ -51,8 +51,14 @@ def read_family(family: str) -> dict[str, Any]:
 
 
 def list_text_methods(spec: ModelSpec) -> tuple[str, ...]:
-    """List the decoders that a text model runs: those that its entry names, or its family, or all."""
+    """List our decoders that a text model runs: those that its entry names, or its family, or all."""
     return tuple(spec.methods) or read_family(spec.family).get("methods") or methods("anysubset")
+
+
+def runs_method(spec: ModelSpec, method: str) -> bool:
+    """Return whether a text model runs a decoder; one of others runs where no list is given."""
+    is_limited = bool(spec.methods or read_family(spec.family).get("methods"))
+    return method in list_text_methods(spec) or not (is_limited or method in methods("anysubset"))
 
 
 def list_models(config: Config, kind: str) -> dict[str, ModelSpec]:

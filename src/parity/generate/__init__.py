@@ -29,9 +29,9 @@ from parity.decode import loop
 from parity.embedded.scenes import WORDS
 from parity.experiment import tuned, weights
 from parity.experiment.caption_cleaning import check_prompts
-from parity.experiment.cells import dump_model, kinds
+from parity.experiment.cells import describe_source, dump_model, kinds
 from parity.experiment.config_reader import read_config
-from parity.experiment.options import methods, needs
+from parity.experiment.options import check_decoder, needs
 from parity.experiment.prompt_files import find_flaw, refuse_prompts
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.tuned import Case
@@ -148,8 +148,10 @@ class Generator:
             if entry and not given:
                 return entry["method"], entry["options"]
             method = tuned.UNTUNED[self.kind]
-        if method not in methods(self.kind):
-            raise ConfigError(f"method {method!r}: allowed: {', '.join(methods(self.kind))}, {tuned.AUTO}")
+        try:
+            check_decoder(self.kind, method)
+        except ConfigError as error:
+            raise ConfigError(f"method {method!r}: {error}, or {tuned.AUTO}") from None
         return method, tuned.complete_runnable(self.kind, method, dict(given), self.case.model, self.case.spec)
 
     @cached_property
@@ -187,7 +189,9 @@ class Generator:
         setting = self.case.setting
         shared: dict[str, Any] = {name: setting[name] for name in ("revision", "sampling", "cache") if name in setting}
         dtype = {"dtype": self.dtype} if self.kind == "discrete" else {}
-        return {"model": self.case.model, **shared, **dtype, "method": method, "options": dict(chosen), "seed": seed}
+        own = describe_source(self.config, self.kind, method, self.case.model)
+        shared |= {**dtype, "method": method, **own, "options": dict(chosen), "seed": seed}
+        return {"model": self.case.model, **shared}
 
     def make_batches(
         self,
@@ -219,6 +223,7 @@ class Generator:
             loaded = replace(loaded, manifest={**self.manifest, "captions": list(prompts)})
         spec = {**self.case.setting, "seed": seed, "method": method, "options": chosen}
         spec |= {"dtype": self.dtype} if self.kind == "discrete" else {}
+        spec |= describe_source(self.config, self.kind, method, self.case.model)
         facts = self.list_facts(method, chosen, seed)
         for some, columns in loop.stream(self.kind, loaded, spec, rows, batch, refill):
             images, texts = self.finish(loaded, columns["tokens"], {name: rows[name][some] for name in rows})

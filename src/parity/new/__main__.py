@@ -1,10 +1,12 @@
 """Begin a decoder or a metric: one file, and its test.
 
     parity new decoder NAME [--kind discrete] [--like sjd] [--rule]
+    parity new decoder NAME [--kind discrete] [--like sjd | --draft] --outside FOLDER
     parity new metric NAME [--kind discrete]
 
 A decoder begins as plain decoding in a few lines, or as a copy of another of its kind; --rule gives it a Snakemake rule
-too, for threads, memory and an environment of its own. A metric counts the distinct tokens of an image or text. Both
+too, for threads, memory and an environment of its own. --outside writes it as a package that can be installed anywhere,
+with --draft as one with a draft network of its own. A metric counts the distinct tokens of an image or text. Both
 work as they stand.
 """
 
@@ -19,6 +21,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment.module_metadata import PACKAGE, find_folder, modules
 from parity.experiment.options import KINDS, methods
+from parity.new import outside
 
 ROOT = PACKAGE.parents[1]
 HEAD = '"""{name}: say here what it does, and the paper and section it is from."""\n'
@@ -186,10 +189,15 @@ def copy_decoder(name: str, kind: str, like: str) -> str:
     return re.sub(rf"^def {like}\(", f"def {name}(", text, count=1, flags=re.MULTILINE)
 
 
-def check_name(name: str, package: str) -> None:
-    """Raise ParityError for a name that no module can have or that `package` has, or where there is no clone."""
+def check_name(name: str) -> None:
+    """Raise ParityError for a name that no module can have."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ParityError(f"NAME = {name!r}: allowed: a Python name of lower-case letters, digits and _")
+
+
+def check_place(name: str, package: str) -> None:
+    """Raise ParityError for a name that no module can have or that `package` has, or where there is no clone."""
+    check_name(name)
     if name in modules(package) or (find_folder(package) / name).exists():
         folder = find_folder(package).relative_to(ROOT)
         raise ParityError(f"NAME = {name!r}: {folder} has it already; allowed: another name")
@@ -201,7 +209,7 @@ def write(files: dict[Path, str]) -> None:
     """Write new files by their paths, with their folders, and print their names."""
     for path, text in files.items():
         publish(path, text.encode())
-        print(f"wrote {path.relative_to(ROOT)}")
+        print(f"wrote {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
 
 
 def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
@@ -209,7 +217,7 @@ def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     package = f"decoders/{kind}"
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
-    check_name(name, package)
+    check_place(name, package)
     file = find_folder(package) / f"{name}.py"
     rules = ROOT / f"workflow/methods/{name}.smk"
     if rule and rules.exists():
@@ -228,9 +236,29 @@ def write_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     )
 
 
+def write_package(name: str, kind: str, like: str, draft: bool, folder: Path) -> None:
+    """Write a package with a decoder and, unless it copies `like`, its test. Raises ParityError for a wrong name, and a
+    folder that has a package."""
+    check_name(name)
+    if like and like not in methods(kind):
+        raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
+    if draft and (like or kind != "discrete"):
+        raise ParityError("--draft: allowed: of a decoder of kind discrete, without --like")
+    outside.check_free(name, folder)
+    text = HEAD + DECODERS[kind]
+    source = copy_decoder(name, kind, like) if like else (outside.DRAFTED if draft else text).format(name=name)
+    wrong, module, call, arguments = WRONG[kind]
+    faults = {} if like else {"wrong": wrong, "source": module, "call": call, "arguments": arguments}
+    write(outside.make_files(name, kind, folder, source, faults))
+    print(
+        f"installed: pip install --no-deps {folder}\nor without: FILE.py:{name} is its name, as"
+        f" {folder / name}.py:{name}\nits test: pytest {folder}"
+    )
+
+
 def write_metric(name: str, kind: str) -> None:
     """Write a metric's file and its test. Raises ParityError for a wrong name."""
-    check_name(name, "metrics")
+    check_place(name, "metrics")
     source, test = PACKAGE / f"metrics/{name}.py", ROOT / f"tests/metrics/test_{name}.py"
     item = "text" if kind == "anysubset" else "image"
     write({source: METRIC.format(name=name, kind=kind, item=item), test: METRIC_TEST.format(name=name)})
@@ -247,10 +275,18 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), default="discrete", help="of model")
     parser.add_argument("--like", default="", help="a decoder to copy; a few lines of plain decoding if none is named")
     parser.add_argument("--rule", action="store_true", help="of a decoder: a Snakemake rule of its own, too")
+    parser.add_argument("--outside", type=Path, metavar="FOLDER", help="of a decoder: a package of its own")
+    parser.add_argument("--draft", action="store_true", help="with --outside: with a draft network of its own")
     a = parser.parse_args()
+    if a.outside and (a.rule or a.what != "decoder"):
+        raise ParityError("--outside: allowed: with decoder, without --rule")
+    if a.draft and not a.outside:
+        raise ParityError("--draft: allowed: with --outside")
     if a.rule and a.what != "decoder":
         raise ParityError(f"--rule: a {a.what} has no rule; allowed: with decoder")
-    if a.what == "decoder":
+    if a.outside:
+        write_package(a.name, a.kind, a.like, a.draft, a.outside)
+    elif a.what == "decoder":
         write_decoder(a.name, a.kind, a.like, a.rule)
     else:
         write_metric(a.name, a.kind)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parity.experiment.decoders import get_short_name, read_decoder
 from parity.experiment.made import is_made
-from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import declaration
 from parity.experiment.study import metrics
 from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
@@ -150,7 +150,7 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
     lines = [{b: best_rows[b].get(pair) for b in BUDGETS} for pair in named]
     lines = sorted(lines, key=lambda line: rank_row(find_widest(line)))
     table = show_table(lines, [  # type: ignore[arg-type]
-        Column("Method", lambda line: show_method(find_widest(line) | {"name": find_widest(line)["method"]})),
+        Column("Method", lambda line: show_method(name_plainly(find_widest(line)))),
         Column("Verdict", lambda line: show_verdict(find_widest(line))),
         *(Column(f"Within {b} nodes", partial(show_within, budget=b), WITHIN) for b in BUDGETS),
     ], AT_BUDGETS, "front")  # fmt: skip
@@ -162,13 +162,18 @@ def find_widest(line: Mapping[Any, Any]) -> dict[str, Any]:
     return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
 
 
+def name_plainly(row: SummaryRow) -> dict[str, Any]:
+    """Copy a summary row, named by its method alone."""
+    return {**row, "name": get_short_name(row["method"])}
+
+
 def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
     """Show the passes of a line's row within a budget, beneath it the predicted gain, nodes and options."""
     row = line.get(budget)
     if row is None:
         return Entry("no such setting", style="none")
     options = format_settings(parse_settings(row["options"]))
-    chosen = options if is_missing(row.get("label")) else str(row["label"]).removeprefix(row["method"])
+    chosen = options if is_missing(row.get("label")) else str(row["label"]).removeprefix(get_short_name(row["method"]))
     spent = f"{row['gain']:.1f}× predicted, {row['nodes_per_pass']:.0f} nodes"
     return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen.strip()))))
 
@@ -199,7 +204,7 @@ def describe_method(row: SummaryRow) -> str:
     if is_made(kind, method):
         command = parse_settings(row["options"])["command"]
         return f"Tokens made elsewhere: {command}" if command else "Tokens made elsewhere."
-    about = " ".join(read_outline(f"decoders/{kind}", method).doc.partition("\n\n")[0].split())
+    about = " ".join(read_decoder(kind, method).doc.partition("\n\n")[0].split())
     source = declaration(kind, method).SOURCE
     sentence = re.split(r"(?<=[.:])\s", about)[0].rstrip(".:")
     return f"{sentence}. Source: {source}." if source else f"{sentence}. "

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.experiment.decoders import find_source, get_short_name, read_decoder
 from parity.experiment.made import is_made
-from parity.experiment.module_metadata import read_outline
 from parity.experiment.options import find_plain_method
 from parity.experiment.options import options as complete
 from parity.report.blocks import format_setting, format_settings, is_missing
@@ -60,7 +60,7 @@ def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequ
     Tokens made elsewhere have a name of their own."""
     if is_made(kind, method):
         return str(options["name"])
-    default, name = complete(kind, method, {}), method
+    default, name = complete(kind, method, {}), get_short_name(method)
     rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():
         if all(options.get(k) == v for k, v in chosen.items()):
@@ -70,7 +70,7 @@ def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequ
 
 def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
     """Read a decoder's docstring in its module: the text without the lines on options, and each option's meaning."""
-    code = read_outline(f"decoders/{kind}", method).functions.get(method)
+    code = read_decoder(kind, method).functions.get(find_source(kind, method).function)
     rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
     for line in ((code and ast.get_docstring(code)) or "").splitlines():
         if match := OPTION.match(line):

@@ -64,7 +64,8 @@ def read_group(kind: str, folders: list[Path]) -> list[Counted]:
             group[name].keys.append(key)
             continue
         records = read_table(folder / "records.parquet")
-        variant = Variant(spec["method"], spec["options"])
+        own = {name: spec[name] for name in ("source", "own_draft") if name in spec}
+        variant = Variant(spec["method"], spec["options"], own)
         passes = 0.0
         if kind == "discrete":
             passes = float(records["nfe"].mean())

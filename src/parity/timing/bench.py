@@ -40,6 +40,7 @@ class Variant:
 
     method: str
     options: dict[str, Any]
+    own: dict[str, str] = field(default_factory=dict)  # of a decoder of others: `cells.describe_source`
     fast: bool = False  # whether its passes are compiled
     captures: bool = True  # whether its passes are captured where they can be
     way: str = ""  # how its passes ran in the pilot, one of WAYS
@@ -113,6 +114,7 @@ class Bench:
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """Decode rows by a variant, and measure its seconds, passes and nodes."""
         cell = {**self.setting, "seed": SEED, "method": variant.method, "options": variant.options}
+        cell |= variant.own
         fast = variant.fast or self.fast
         loaded = self.load_networks(variant.method, fast)
         if self.captured and not variant.captures:

@@ -4,6 +4,7 @@
     parity train draft --model mine --configfile mine.yaml --prompts captions.txt --layers 6 --out companions
     parity train --auto --model mine --configfile mine.yaml          which of them gains most, before any is trained
     parity train arm corpus.jsonl --from xlnet-base-cased --out arm  an any-subset model of text, see its --help
+    parity train own --method path/to/mine.py:mine                   the draft network of a decoder of others
 
 A companion needs no data set: the model draws the rows itself, by the fastest lossless method, at the sampling of the
 experiment. A killed command goes on where it was. OUT gets the weights, a card, and an experiment that uses them.
@@ -164,12 +165,18 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
 
 
 def main() -> None:
-    """Parse the command line; train the companion that it names, or a text model; or print the table of --auto."""
+    """Parse the command line; train what it names: a companion, a text model, another's draft network; or print the
+    table of --auto."""
     if sys.argv[1:2] == ["arm"]:
         from parity.train import arm
 
         del sys.argv[1]
         return arm.main()
+    if sys.argv[1:2] == ["own"]:
+        from parity.train import own
+
+        del sys.argv[1]
+        return own.main()
     parser = argparse.ArgumentParser(
         prog="parity train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

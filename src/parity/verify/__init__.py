@@ -31,8 +31,16 @@ from parity.base.errors import ParityError
 from parity.base.machine import limit_rows
 from parity.decode import discrete, loop
 from parity.equality.layers import CellFiles, run_layer
+from parity.experiment.cells import describe_source
 from parity.experiment.layers import read_layers
-from parity.experiment.options import claim, declaration, find_plain_method, is_coupled, make_plain_options
+from parity.experiment.options import (
+    claim,
+    declaration,
+    find_plain_method,
+    has_drafts,
+    is_coupled,
+    make_plain_options,
+)
 from parity.generate import Generator
 from parity.metrics.likelihood import teacher_forced_logits
 
@@ -60,6 +68,7 @@ def verify(
     loaded = generator.load_networks(method)
     spec = {**generator.case.setting, "seed": seed, "method": method, "options": options}
     spec |= {"discrete": {"dtype": generator.dtype}, "anysubset": {"task_kind": "infilling"}}.get(generator.kind, {})
+    spec |= describe_source(generator.config, generator.kind, method, generator.case.model)
     if generator.reads_given_captions:
         loaded = replace(loaded, manifest={**generator.manifest, "captions": list(prompts)})
     if generator.kind == "discrete":
@@ -144,6 +153,6 @@ def list_layers(kind: str, spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]
     """List the layers that look at a method's tokens alone, with their declarations."""
     method, options = spec["method"], spec["options"]
     needs_test = {"always": True, "coupled": is_coupled(kind, method, options)}
-    needs_test["drafted"] = bool(declaration(kind, method).NEEDS) or declaration(kind, method).TARGETS == "walks"
+    needs_test["drafted"] = has_drafts(kind, method) or declaration(kind, method).TARGETS == "walks"
     layers = read_layers(kind).items()
     return {name: layer for name, layer in layers if needs_test[layer["WHEN"]] and "features" not in layer["READS"]}

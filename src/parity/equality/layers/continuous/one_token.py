@@ -7,7 +7,6 @@ times, and so does the target. On a diffusion head neither law has a density in 
 acceptance ratio is made.
 """
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from parity.base.command import note
 from parity.decode.continuous import DrawnImages, record
 from parity.equality.layers import CellFiles
 from parity.equality.targets.continuous import compute_energy_p
+from parity.experiment.decoders import import_decoder
 from parity.experiment.options import needs
 from parity.metrics.estimates import log_mean
 from parity.models.continuous import diffusion
@@ -53,7 +53,7 @@ def rows(cell: CellFiles) -> list[Row]:
     spec, shard, n = cell.spec, cell.baseline.shards, cell.settings["forced"]
     loaded = load(cell.manifest, cell.device)
     has_draft = bool(needs("continuous", spec["method"]))
-    decoder = getattr(import_module(f"parity_decoders.continuous.{spec['method']}"), spec["method"])
+    decoder = import_decoder("continuous", spec["method"])
     options = {k: ONE.get(k, v) for k, v in spec["options"].items()}
     rng = np.random.default_rng([spec["seed"], 11])
     conditions = []

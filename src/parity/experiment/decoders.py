@@ -1,0 +1,244 @@
+"""The place where a decoder's name becomes its module: one of ours, a file's, or an installed package's.
+
+    sjd                   a module of decoders/src/parity_decoders/<kind>
+    path/to/mine.py:mine  a function of a file; relative to the folder that a command runs in, or the workflow's
+    mine                  an entry point `parity.decoders` of an installed package, mine = "package.module:function"
+
+A module of others declares what ours do (`parity.experiment.options.Declaration`), and KIND unless it decodes image
+tokens. A file imports no other file beside it; a decoder of several files is a package. Planning imports none of them,
+and no torch.
+"""
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, update_wrapper
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parity.base.errors import ConfigError, ParityError
+from parity.base.text_files import describe_missing
+from parity.experiment import code_digest
+from parity.experiment.module_metadata import Outline, find_folder, modules, parse_outline
+
+GROUP = "parity.decoders"
+NAME = re.compile("[a-z][a-z0-9_]*")
+DEFAULT_KIND = "discrete"
+
+
+class Source(NamedTuple):
+    """Where a decoder is."""
+
+    module: str  # its name, or the path of the file
+    function: str
+    file: Path
+    owner: str  # "parity", the path of the file, or the package with its version
+
+    @property
+    def label(self) -> str:
+        """The file, as messages name it."""
+        own = f"decoders/src/{self.module.replace('.', '/')}.py"
+        return own if self.owner == "parity" else self.module if self.module.endswith(".py") else str(self.file)
+
+
+def get_short_name(method: str) -> str:
+    """Return a decoder's name without the file that it is in: it names folders, and rows of a report."""
+    return method.rpartition(":")[2]
+
+
+def is_own(kind: str, method: str) -> bool:
+    """Return whether a decoder is one of ours."""
+    return bool(NAME.fullmatch(method)) and (find_folder(f"decoders/{kind}") / f"{method}.py").is_file()
+
+
+@cache
+def list_installed() -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
+    """List the entry points of installed packages by name; a name should have one."""
+    found: dict[str, tuple[importlib.metadata.EntryPoint, ...]] = {}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        found[entry.name] = (*found.get(entry.name, ()), entry)
+    return found
+
+
+def describe_package(entry: importlib.metadata.EntryPoint) -> str:
+    """Name the package of an entry point with its version."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+
+
+def find_module_file(module: str) -> Path | None:
+    """Find the file of an installed module without importing it or the packages that contain it; None if there is
+    none. Its package's modules are followed from then on (`code_digest`)."""
+    top = module.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.origin:
+        return None
+    root = Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
+    code_digest.add_root(top, root)
+    return code_digest.find_file(module)
+
+
+def find_source(kind: str, method: str) -> Source:
+    """Find a decoder by its name. Raises ConfigError for one that does not exist, a name that several have, and a
+    module of another kind."""
+    entries = list_installed().get(method, ())
+    packages = ["parity"] * is_own(kind, method) + [describe_package(entry) for entry in entries]
+    if len(packages) > 1:
+        raise ConfigError(f"a decoder of several packages ({', '.join(packages)}); allowed: a name that one has")
+    if is_own(kind, method):
+        module = f"parity_decoders.{kind}.{method}"
+        return Source(module, method, find_folder(f"decoders/{kind}") / f"{method}.py", "parity")
+    if entries:
+        source = find_entry(entries[0])
+    elif ".py:" in method:
+        source = find_in_file(method)
+    else:
+        allowed = ", ".join(list_decoders(kind))
+        raise ConfigError(f"unknown method; allowed: {allowed}, or FILE.py:FUNCTION")
+    if not NAME.fullmatch(get_short_name(method)):
+        raise ConfigError(f"{get_short_name(method)!r}: allowed: a name of lower-case letters, digits and _")
+    if (has := read_kind(source)) != kind:
+        raise ConfigError(f"{source.label}: KIND = {has!r}; allowed here: KIND = {kind!r}")
+    return source
+
+
+def find_entry(entry: importlib.metadata.EntryPoint) -> Source:
+    """Find the decoder of an entry point. Raises ConfigError if its module does not exist."""
+    file = find_module_file(entry.module)
+    if file is None:
+        raise ConfigError(f"{describe_package(entry)}: entry point {entry.name} = {entry.value!r}: no such module")
+    return Source(entry.module, entry.attr, file, describe_package(entry))
+
+
+def find_in_file(method: str) -> Source:
+    """Find the decoder that FILE.py:FUNCTION names. Raises ConfigError if there is no such file."""
+    name, _, function = method.rpartition(":")
+    if not Path(name).is_file():
+        raise ConfigError(f"{name}: {describe_missing(Path(name))}")
+    return Source(name, function, Path(name), name)
+
+
+def read_source(source: Source) -> Outline:
+    """Read what a decoder's module declares. Raises ConfigError for a file that is no Python."""
+    try:
+        return parse_outline(source.file)
+    except (SyntaxError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError(f"{source.label}: no Python: {error}") from None
+
+
+def read_kind(source: Source) -> str:
+    """Read the kind of model that a decoder of others declares."""
+    return str(read_source(source).values.get("KIND", DEFAULT_KIND))
+
+
+def read_decoder(kind: str, method: str) -> Outline:
+    """Read what a decoder's module declares, without importing it. Raises ConfigError: see `find_source`."""
+    return read_source(find_source(kind, method))
+
+
+def list_decoders(kind: str) -> list[str]:
+    """List the names of the decoders of a kind, ours and those of installed packages that can be read."""
+    others = []
+    for name, entries in list_installed().items():
+        file = find_module_file(entries[0].module)
+        if file is not None and read_kind(find_entry(entries[0])) == kind:
+            others.append(name)
+    return [*modules(f"decoders/{kind}"), *sorted(others)]
+
+
+def digest_source(kind: str, method: str) -> str:
+    """Digest the code of a decoder of others, with what it imports of its own package: 12 hex digits. "" for ours, of
+    which an edit makes no other cell."""
+    source = find_source(kind, method)
+    if source.owner == "parity":
+        return ""
+    within = source.module if source.module.endswith(".py") else source.module.partition(".")[0]
+    return code_digest.digest(source.module, within=(within,))
+
+
+# --- Importing
+
+
+def import_source(source: Source) -> Any:
+    """Import a decoder's module; a file's once in a process."""
+    if not source.module.endswith(".py"):
+        return importlib.import_module(source.module)
+    path = source.file.resolve()
+    name = f"decoder_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)  # type: ignore[union-attr]
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def import_decoder(
+    kind: str, method: str, spec: Mapping[str, Any] | None = None, wrap: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """Import a decoder by its name. One with a draft network of its own is handed it (`Drafted`).
+
+    spec  of the cell: names the file of a draft network that was trained for its model; without it, as in tests on
+          models of known distributions, the network has new weights
+    wrap  changes the network, as by one that times its calls
+    """
+    module = import_source(find_source(kind, method))
+    decode: Callable[..., Any] = getattr(module, find_source(kind, method).function)
+    return hand_draft(decode, module, str((spec or {}).get("own_draft", "")), wrap)
+
+
+def hand_draft(
+    decode: Callable[..., Any], module: Any, file: str = "", wrap: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """Return a decoder of a module, handed the draft network that the module names as DRAFT, if it names one."""
+    name = getattr(module, "DRAFT", "")
+    return Drafted(decode, getattr(module, name), file, wrap) if name else decode
+
+
+NETWORKS: dict[tuple[Any, ...], Any] = {}  # draft networks that this process has loaded
+
+
+class Drafted:
+    """A decoder with a draft network of its own, which is loaded once for all models of one size."""
+
+    def __init__(
+        self, decode: Callable[..., Any], network: Any, file: str = "", wrap: Callable[[Any], Any] | None = None
+    ):
+        """Set the decoder, the class of its network, and the file of the weights, "" for new ones."""
+        if file and not Path(file).is_file():
+            raise ParityError(
+                f"{decode.__name__}: its draft network is not trained, there is no {file};"
+                " allowed: what `parity train own` makes"
+            )
+        self.decode, self.network, self.file, self.wrap = decode, network, file, wrap
+        update_wrapper(self, decode)
+
+    def load(self, model: Any) -> Any:
+        """Load the network for models of these sizes; new weights are the same each time."""
+        import torch
+
+        if issubclass(self.network, torch.nn.Module) and "train" in vars(self.network):
+            problem = "is a torch module, whose `train` is another function"
+            raise ParityError(f"{self.network.__name__} {problem}; allowed: a class that holds the module")
+        device = model.forced.device
+        key = (self.network, self.file, model.vocab, model.length, model.width, str(device))
+        if key not in NETWORKS:
+            with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+                torch.manual_seed(0)
+                NETWORKS[key] = self.network.load(model, self.file or None)
+        return NETWORKS[key]
+
+    def __call__(self, model: Any, start: Any, **options: Any) -> Any:
+        """Decode with the network as keyword `draft`."""
+        draft = self.load(model)
+        return self.decode(model, start, draft=self.wrap(draft) if self.wrap else draft, **options)
