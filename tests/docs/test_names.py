@@ -45,6 +45,7 @@ NAMES = {
     "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
     "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "HF_HOME", "HTTPS_PROXY", "replicate_...",
     "_median", "_q3",
+    "parity.decoders",  # the group of entry points of decoders in installed packages
     "image_sizes", "prior_token_ids", "enable_model_cpu_offload", "pipe.enable_model_cpu_offload",
     "enable_sequential_cpu_offload",
     "ln", "p_i", "p_j", "sigmoid", "test_lossless",
@@ -117,7 +118,7 @@ def find_absent(text, page=""):
     absent = [name for name in PATH.findall(text) if not THEIRS.search(name) and not is_file_here(name, page)]
     absent += [name for name in FILE.findall(text) if name not in files]
     absent = [name for name in absent if not WRITTEN.search(name)]
-    absent += [name for name in MODULE.findall(text) if not is_name_here(name)]
+    absent += [name for name in MODULE.findall(text) if name not in NAMES and not is_name_here(name)]
     for name in [*NAME.findall(text), *(CALL.findall(text) if page.endswith(".py") else [])]:
         is_known = name in NAMES or FILE.fullmatch(name) or words.issuperset(filter(None, name.split(".")))
         absent += [] if is_known else [name]

@@ -77,6 +77,8 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
 def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
     """Return a variant's options, completed with defaults. Raises ConfigError unless it is lossless and can run on the
     model of `spec`."""
+    if not isinstance(method, str):
+        raise ConfigError(f"unknown method {method!r}")
     chosen = complete_runnable(kind, method, values, "", spec)
     declared = declaration(kind, method)
     if claim(kind, method, chosen) != "lossless" or declared.CONTROL or declared.NETWORK != "target":
