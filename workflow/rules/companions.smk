@@ -61,9 +61,8 @@ rule draft:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=lambda w, attempt: ask_group_memory(
-            [c for c in CELLS if c.kind == "discrete" and c.spec["model"] == w.model], attempt
-        ),
+        mem_mb=memory,
+        runtime=runtime,
     params:
         config=dump_training_config,
         method=name_draft_method,
