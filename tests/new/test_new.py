@@ -97,6 +97,21 @@ def test_the_written_test_passes(folder, kind):
     names["test_the_test_can_fail"]()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_of_its_own_passes_ruff_and_its_test(folder, kind, monkeypatch):
+    """Its decoder draws plain decoding's tokens, and a fault put into it is found."""
+    package = folder / "package"
+    new.write_package("outer", kind, "", False, package)
+    settings = ["--isolated", "--line-length", "120", "--quiet", "."]
+    for command in (["check", "--select", "E,F,I"], ["format", "--diff"]):
+        assert subprocess.run(["ruff", *command, *settings], capture_output=True, text=True, cwd=package).stdout == ""
+    names = {"__file__": str(package / "test_outer.py")}
+    exec((package / "test_outer.py").read_text(), names)
+    plain = tables.import_decoder(kind, options.find_plain_method(kind))
+    assert torch.equal(decode_small_model(kind, names["DECODER"]), decode_small_model(kind, plain))
+    names["test_a_fault_is_found"](monkeypatch)
+
+
 def test_the_page_shows_the_whole_file(folder):
     new.write_decoder("mine", "discrete", "")
     text = (folder / "decoders/src/parity_decoders/discrete/mine.py").read_text()

@@ -186,6 +186,7 @@ def make_files(name: str, kind: str, folder: Path, source: str, faults: dict[str
     the place of a name that the module imports; {} writes no test."""
     if kind != "discrete":
         source = source.replace("\nCLAIM = ", f'\nKIND = "{kind}"\nCLAIM = ', 1)
+    source = source.replace("import torch\n\nfrom parity", "import torch\nfrom parity", 1)  # both are others' there
     files = {folder / "pyproject.toml": PROJECT.format(name=name), folder / f"{name}.py": source}
     if faults:
         test = CERTIFYING if kind == "discrete" else TEST
