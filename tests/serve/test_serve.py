@@ -381,7 +381,7 @@ def test_no_more_wait_than_may(model):
         (["--model", "mar"], "--model mar: draws vectors; allowed: a model of image tokens"),
         (["--port", "70000"], "--port 70000: allowed: 0 to 65535"),
         (["--max-waiting", "0"], "--max-waiting 0: allowed: 1 or more"),
-        (["--method", "gone"], "method 'gone': allowed: ar, "),
+        (["--method", "gone"], "method 'gone': unknown method; allowed: ar, "),
     ],
 )
 def test_what_cannot_be_served_is_one_line(monkeypatch, run_main, flags, message):
