@@ -63,7 +63,7 @@ def test_a_plan_needs_neither_commits_nor_data_and_a_run_does(project, snakemake
     printed = plan.stdout + plan.stderr
     assert "has no commit yet" in printed
     assert "image.reference = 'nowhere': no such file" in printed
-    assert "decode" in printed
+    assert "theirs: " in printed
     (line,) = read_errors(snakemake(config="open.yaml"))
     assert "image.reference = 'nowhere'" in line
 

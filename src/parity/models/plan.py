@@ -42,12 +42,21 @@ def list_downloads(config: Config, listed: Mapping[str, int | None]) -> list[str
     return lines
 
 
+def describe_size(name: str, samples: Sequence[int]) -> str:
+    """Describe how large an experiment or its part of a model is. samples: of each cell."""
+    return f"{name}: {len(samples)} cells, {sum(samples):,} images or texts"
+
+
 def describe(
     config: Config, cells: Sequence[C.Cell], listed: Mapping[str, int | None], absent: Sequence[str]
 ) -> list[str]:
     """Describe what an experiment needs, in lines. absent: what is not on this machine, a line each."""
-    samples = sum(count_samples(config, cell) for cell in cells)
-    lines = [f"{config.experiment}: {len(cells)} cells, {samples:,} images or texts", *list_downloads(config, listed)]
+    samples: dict[str, list[int]] = {}
+    for cell in cells:
+        samples.setdefault(cell.spec["model"], []).append(count_samples(config, cell))
+    lines = [describe_size(config.experiment, [n for counts in samples.values() for n in counts])]
+    lines += [f"  {describe_size(model, counts)}" for model, counts in samples.items()]
+    lines += list_downloads(config, listed)
     if absent:
         lines += ["before a run:", *(f"  {line}" for line in join_alike(absent))]
     return lines
