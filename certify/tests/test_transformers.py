@@ -268,12 +268,12 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         (["models", "--kind", "gpt2", "--gguf", "--out", "m"], "error: --gguf: --kind gpt2; allowed: llama"),
     ],
 )
-def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsys, arguments, message):
+def test_an_error_of_the_command_is_one_line_and_could_not_be_run(monkeypatch, capsys, arguments, message):
     monkeypatch.setattr("sys.argv", ["parity certify", *arguments])
     with pytest.raises(SystemExit) as end:
         command.main()
     err = capsys.readouterr().err
-    assert end.value.code == 2 and err.startswith(message) and err.count("\n") == 1
+    assert end.value.code == 3 and err.startswith(message) and err.count("\n") == 1
 
 
 def test_the_command_leaves_a_page_json_and_a_badge(monkeypatch, capsys, tmp_path):
