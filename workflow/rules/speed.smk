@@ -32,7 +32,8 @@ rule speed:
         runtime=runtime,
         slurm_extra="--exclusive",
     params:
-        folders=lambda w: [paths.folder(c) for c in find_group(w)],
+        # where the files of the cells are: here, or where Snakemake puts what it fetched from a storage
+        folders=lambda w, input: list(dict.fromkeys(str(Path(file).parent) for file in input.cells)),
         inputs=lambda w, input: format_flag("inputs", input.inputs),
         batch=lambda w: find_group(w)[0].spec.get("batch") or EXPERIMENT.image.batch,
         named=dump_canonical(EXPERIMENT.timing.methods),
