@@ -38,7 +38,7 @@ def start_server(flags: list[str], log: Path) -> tuple[psutil.Popen, str]:
 
 
 async def ask(address: str, prompts: list[str], seed: int, at_once: int) -> None:
-    """Ask for an image of each prompt, so many at once, each with a seed of its own."""
+    """Ask for an image of each prompt, `at_once` of them together, each with a seed of its own."""
     allowed = asyncio.Semaphore(at_once)
     async with AsyncOpenAI(base_url=address, api_key="-", timeout=3600) as client:
 

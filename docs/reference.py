@@ -47,6 +47,7 @@ def make_schema() -> dict[str, Any]:
         variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
             "type": "object", "properties": variants, "additionalProperties": False,
+            "patternProperties": {r"\.py:": {"type": "array", "items": {"type": "object"}, "minItems": 1}},
             "required": [find_plain_method(kind)],
         }  # fmt: skip
     top["$schema"] = "https://json-schema.org/draft/2020-12/schema"

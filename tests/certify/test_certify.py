@@ -1,5 +1,6 @@
 """Decoders of users get their verdicts; a fault has its predicted law, and the likeliest is named."""
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from parity_certify import Law, import_by_name
 from parity_certify import diagnosis as F
+from parity_certify.evidence import needed
 from parity_certify.laws import compute_joint
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
@@ -15,6 +17,8 @@ from parity_decoders.steps import Step
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify
+from parity.equality.targets.discrete import targets
+from parity.experiment.schema import EqualitySpec
 from parity.models.discrete.tabular import count_prefixes
 
 ROOT = Path(__file__).parents[2]
@@ -139,3 +143,12 @@ def test_an_unknown_fault_is_none_of_the_named():
     assert diagnosis["says"].startswith("none of these")
     assert diagnosis["fits"] <= 1e-3
     assert F.diagnose_counts(counts, LAW, [])["name"] is None
+
+
+def test_the_default_draws_reach_the_default_margin_on_every_target():
+    defaults = {name: p.default for name, p in inspect.signature(certify).parameters.items()}
+    distributions = [np.asarray(target.law).ravel() for target in targets("full")]
+    most = max(needed(p / p.sum(), defaults["margin"]) for p in distributions)
+    assert EqualitySpec().margin_tv == defaults["margin"]
+    assert most <= defaults["n"] == EqualitySpec().n
+    assert max(needed(p / p.sum(), defaults["margin"] / 2) for p in distributions) > defaults["n"]

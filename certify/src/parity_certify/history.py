@@ -38,7 +38,7 @@ from parity_certify.samples import is_copy
 from parity_certify.seeding import LARGEST_SEED, check_seed
 
 FORMAT = "parity-history"
-SAME = 1e-5  # probabilities of a condition that differ by no more are of one law, computed on another machine
+SAME = 1e-5  # probabilities of a condition that differ by no more are the same, computed on another machine
 
 
 class Evidence(NamedTuple):

@@ -1,7 +1,7 @@
 """Decoders written for Parity, certified: what `parity-certify` (certify/) does for anyone's sampler.
 
 from parity.certify import certify
-print(certify(my_decoder, n=100_000, window=4))
+print(certify(my_decoder, window=4))
 """
 
 import inspect
@@ -48,8 +48,8 @@ def certify(
     decoder  f(model, start, *, noise, **options) -> iterator of parity_decoders.steps.Step
     models   "full" (31 targets) or "small" (6)
     seeds    the first is the run; what it rejects is repeated on the second
-    margin   the TV below which a bound certifies; a perfect sampler's bound on 243 cells is about .02 at n = 1e5 and
-             .0065 at 1e6
+    margin   the TV below which a bound certifies: by default that of an experiment, for which no target needs more than
+             92,200 draws (`parity_certify.evidence.needed`)
     claim    "lossy" lets the decoder sample tokens of probability zero (counted); under "lossless" that is a
              ParityError
     options  of the decoder; bind one whose name is taken above with functools.partial

@@ -58,7 +58,7 @@ def add_decoder(add_command: Any) -> None:
         metavar="NAME=VALUE",
         help="of the decoder",
     )
-    p.add_argument("--n", type=int, default=100_000, help="draws of a sample (100000)")
+    p.add_argument("--n", type=int, default=100_000, help="draws of a sample (%(default)s)")
     p.add_argument("--margin", type=float, default=MARGIN, help="TV below which a bound certifies (%(default)s)")
     p.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
     p.add_argument("--models", choices=("full", "small"), default="full")

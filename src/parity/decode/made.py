@@ -118,7 +118,7 @@ def read_seconds(file: Path, n: int = 0) -> list[tuple[float, int]]:
 
 
 def lay_codes(values: np.ndarray, sizes: Mapping[str, int], forced: bool = False) -> np.ndarray:
-    """Lay values [n, rows x columns] of codes out as a picture's tokens [n, L], with the model's line tokens after each
+    """Lay values [n, rows x columns] of codes out as an image's tokens [n, L], with the model's line tokens after each
     row and those of its end; forced: with the numbers of these tokens, else with 0."""
     n, rows, across = len(values), sizes["rows"], sizes["columns"]
     line, end = sizes.get("line", 0), sizes.get("end", 0)

@@ -36,8 +36,8 @@ class Declaration(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     CLAIM: Literal["lossless", "lossy"]  # what the method claims of its samples' law; ORIGIN says whose claim that is
-    # Where the method is from: its paper; others' account of a paper that was not at hand; this project; who made its
-    # tokens elsewhere.
+    # Where the method is from: its paper; others' account of a paper that was not at hand; this project; the makers of
+    # a decoder, or of tokens, elsewhere: the default of a decoder of others.
     ORIGIN: Literal["paper", "account", "project", "makers"] = "paper"
     # What stands beside its name, if it claims CLAIM, where "ours" or "from others' account" says too little.
     MARK: str = ""
@@ -71,6 +71,8 @@ def declaration(kind: str, method: str) -> Declaration:
         return MADE_ELSEWHERE
     outline, file = read_decoder(kind, method), find_source(kind, method).label
     literals = {name: value for name, value in outline.values.items() if name in Declaration.model_fields}
+    if find_source(kind, method).owner != "parity":
+        literals = {"ORIGIN": "makers", **literals}
     declared = validate(Declaration, literals, file)
     if declared.DRAFT:
         lacks = [name for name in ("load", "propose") if name not in outline.classes.get(declared.DRAFT, ())]

@@ -98,15 +98,15 @@ def {name}(
         race_of = noise.exponential("draft", index[:, :-1], V)
         above = line.tokens.gather(1, (positions + 1 - model.width).clamp(min=0))
         forced = model.forced[positions.clamp(max=L - 1)]  # -1 where the model chooses
-        tokens, laws = [line.read_last_token()[:, 0]], []
+        tokens, draft_probs = [line.read_last_token()[:, 0]], []
         for k in range(gamma):
             q = make_law(draft.propose(tokens[-1], above[:, k])).to(noise.dtype)
             is_forced = forced[:, k, None] >= 0
-            laws.append(torch.where(is_forced, (forced[:, k, None] == vocabulary).to(q.dtype), q))
-            tokens.append(race(laws[-1], race_of[:, k]))
+            draft_probs.append(torch.where(is_forced, (forced[:, k, None] == vocabulary).to(q.dtype), q))
+            tokens.append(race(draft_probs[-1], race_of[:, k]))
         p = make_law(model.logits(torch.stack(tokens, 1), (positions - 1).clamp(max=L - 1)))  # [B, W, V]
         drafts = torch.stack([*tokens[1:], tokens[0]], 1)  # the last slot has none, so any token fills it
-        q = torch.stack([*laws, p[:, -1]], 1)
+        q = torch.stack([*draft_probs, p[:, -1]], 1)
         bonus = (slot == gamma).expand_as(positions)
         accepted = (noise.uniform("accept", index) * probability(q, drafts) < probability(p, drafts)) & ~bonus
         e = noise.exponential("sample", index, V)
