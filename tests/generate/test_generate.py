@@ -199,6 +199,7 @@ def test_every_command_that_runs_a_network_has_a_device(name):
     ("arguments", "message"),
     [
         (["a", "--method", "sjdd"], "'sjdd': unknown method; allowed: ar, "),
+        (["a", "--method", "made"], "'made': tokens that were made elsewhere; allowed: in an experiment alone"),
         (["a", "--method", "sjd", "--option", "windw=3"], "windw"),
         (["a", "--method", "sjd", "--option", "window"], "allowed: NAME=VALUE"),
         (["a", "--model", "nope"], "'nope': not in config.yaml; allowed: scenes, xlnet, mar"),

@@ -31,6 +31,7 @@ from parity.experiment import tuned, weights
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import describe_source, dump_model, kinds
 from parity.experiment.config_reader import read_config
+from parity.experiment.made import is_made
 from parity.experiment.options import check_decoder, needs
 from parity.experiment.prompt_files import find_flaw, refuse_prompts
 from parity.experiment.schema import Config, ModelSpec
@@ -148,6 +149,8 @@ class Generator:
             if entry and not given:
                 return entry["method"], entry["options"]
             method = tuned.UNTUNED[self.kind]
+        if is_made(self.kind, method):
+            raise ConfigError(f"method {method!r}: tokens that were made elsewhere; allowed: in an experiment alone")
         try:
             check_decoder(self.kind, method)
         except ConfigError as error:
