@@ -68,5 +68,5 @@ def test_what_is_no_seed_is_refused_by_every_command(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as end:
         command.main()
     allowed = "allowed: a whole number from 0 to 2**63 - 1"
-    assert end.value.code == 2 and capsys.readouterr().err == f"error: --seed {seed}: {allowed}\n"
+    assert end.value.code == 3 and capsys.readouterr().err == f"error: --seed {seed}: {allowed}\n"
     assert [file.name for file in tmp_path.iterdir()] == ["law.json"]
