@@ -12,7 +12,6 @@
     snakemake --cores all companions                                                 image.companions trained (docs/howto/companion.md)
     snakemake --cores all field                                                      public implementations judged (docs/results/field.md)
     snakemake --cores all reports                                                    others' bug reports put to the certifier (docs/results/reports.md)
-    snakemake --cores all self_tests                                                 the tests tested: planted faults, sizes (maintainers)
     snakemake --cores all train_embedded                                             train the embedded models anew
                                                                                      (text: train_words, continuous: train_continuous)
 

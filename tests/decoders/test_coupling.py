@@ -18,12 +18,12 @@ from torch import Tensor
 
 from parity.base.row_noise import batch_noise
 from parity.decode.continuous import record
-from parity.equality.faults import patch_module
-from parity.equality.faults.continuous import couple_by_inverse, couple_without_residual
 from parity.models.continuous.diffusion import HeadSampling, walk
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from parity.models.continuous.tabular import TabularMixture
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
+from tests.equality.faults import patch_module
+from tests.equality.faults.continuous import couple_by_inverse, couple_without_residual
 from tests.tables import make_mixtures
 
 N, D = 40_000, 3

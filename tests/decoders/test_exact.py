@@ -7,9 +7,9 @@ from parity_decoders.engine import Sampled
 from parity_decoders.verification import finish, race, residual
 from parity_decoders.window import Window
 
-from parity.equality.faults import patch_module
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularModel, compute_joint
+from tests.equality.faults import patch_module
 from tests.tables import (
     compute_law,
     compute_p_value,

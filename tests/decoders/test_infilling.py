@@ -15,8 +15,8 @@ from parity_decoders.protocols.anysubset import Infilling, make_infilling, make_
 from parity_decoders.verification import finish, probability, race
 
 from parity.decode.anysubset import record
-from parity.equality.faults import patch_module
 from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
+from tests.equality.faults import patch_module
 from tests.tables import compute_p_value, draw_prompts, make_text_model
 
 # --- the order in which texts are decoded

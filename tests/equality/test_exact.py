@@ -18,13 +18,13 @@ from parity_decoders.steps import Step
 from parity.base.errors import ParityError
 from parity.equality import targets
 from parity.equality.exact import exact
-from parity.equality.faults import anysubset as any_faults
-from parity.equality.faults import discrete as faults
 from parity.equality.targets import anysubset, continuous, discrete
 from parity.experiment.options import measure_reach
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
 from parity.report.verdicts import find_undrafted
+from tests.equality.faults import anysubset as any_faults
+from tests.equality.faults import discrete as faults
 from tests.tables import keep_drafts
 
 FULL, SMALL = discrete.targets(), discrete.targets("small")

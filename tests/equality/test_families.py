@@ -7,9 +7,9 @@ from parity_decoders.discrete.vvs import vvs
 
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
-from parity.equality.faults import discrete as faults
-from parity.equality.faults import patch_module
 from tests.benchmarks.conftest import load_script
+from tests.equality.faults import discrete as faults
+from tests.equality.faults import patch_module
 
 families = load_script("families.py")
 NEW = ("chameleon", "emu3", "janus")

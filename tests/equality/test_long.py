@@ -21,14 +21,14 @@ from scipy import stats
 
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
-from parity.equality.faults import anysubset as any_faults
-from parity.equality.faults import discrete as faults
 from parity.equality.martingale_tests import TESTS, make_spread_row, sum_products
 from parity.equality.targets.continuous import score_numbers
 from parity.equality.targets.discrete import long_targets, make_real_vocabulary
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.discrete.tabular import HashedTable, HiddenLaw, HiddenMarkov, compute_joint, make_chain, make_counter
+from tests.equality.faults import anysubset as any_faults
+from tests.equality.faults import discrete as faults
 from tests.tables import keep_drafts
 
 

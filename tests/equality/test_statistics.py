@@ -9,11 +9,11 @@ from statsmodels.stats.power import GofChisquarePower
 from statsmodels.stats.weightstats import ttost_paired
 
 from parity.base.errors import ParityError
-from parity.equality import calibration
 from parity.equality.layers.discrete import paired
 from parity.equality.targets.continuous import compute_energy_p, make_continuous_rows
 from parity.equality.targets.discrete import targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture
+from tests.equality import calibration
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from parity.base.files import write_arrays, write_json
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.shard_io import write_shard
-from parity.equality.faults import change_noise, share_noise, share_noise_in_runs
-from parity.equality.faults.discrete import JACOBI, jacobi
 from parity.equality.row_dependence import RowDependence
 from parity.equality.targets.discrete import Target, long_targets
 from parity.experiment.options import options
 from parity.models.discrete.tabular import random_table
+from tests.equality.faults import change_noise, share_noise, share_noise_in_runs
+from tests.equality.faults.discrete import JACOBI, jacobi
 from tests.equality.test_layers import SHARED, TASK, Workplace
 
 TARGET = Target("six codes", random_table(6, 5, torch.Generator().manual_seed(0)), 5, 2)

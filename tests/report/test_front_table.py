@@ -1,15 +1,12 @@
-"""The first table: how sure a speed is, which methods drew the same, what fits a budget; and the self-tests."""
+"""The first table: how sure a speed is, which methods drew the same, what fits a budget."""
 
 import json
-from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from parity.equality.self_tests import SelfTests, digest_code
-from parity.report import answers, front_table, self_tests, summary_page
+from parity.report import answers, front_table, summary_page
 from parity.report.collect import follows_plain, group_same
-from parity.report.page import build_page
 from parity.report.tables import doubt_speed, show_speed
 
 TIMED = {"speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "speedup_how": "timed", "speedup_predicted": 1.9}
@@ -99,30 +96,3 @@ def test_a_method_measured_too_roughly_may_still_be_the_fastest():
         assert ("two" in answers.name_fastest([too_high, guess], [too_high, guess], "speedup")) == is_named
     untimed = {"label": "four", "role": "method", "verdict_kind": "certified"}
     assert answers.name_fastest([rough, untimed], [rough, untimed], "speedup").startswith("two, 1.40 times")
-
-
-FAULT = {"kind": "discrete", "layer": "long", "decoder": "it", "fault": "stale", "model": "m", "test": "rows", "n": 9}
-FAULT |= {"samples": 2, "hits": 2, "as_required": True, "largest_p": 1e-9, "effect": 0.1}
-SIZE = {"test": "pairs", "n": 400, "effect": 0.05, "low": 0.03, "high": 0.07, "verdict": "size ok"}
-
-
-@pytest.fixture(scope="module")
-def passed():
-    """Results of self-tests of today's code in which nothing was missed."""
-    return SelfTests(digest_code(), "2026-11-25", 300.0, [FAULT], [SIZE])
-
-
-def build_html(tests):
-    return build_page("made", [self_tests.show_self_tests(tests)])[0]
-
-
-def test_the_page_warns_only_where_the_tested_code_has_changed(passed):
-    assert "2026-11-25" in build_html(passed)
-    assert "snakemake self_tests" not in build_html(passed)
-    assert "snakemake self_tests" in build_html(replace(passed, code="another"))
-
-
-def test_the_first_screen_warns_of_a_fault_that_was_missed(passed):
-    assert self_tests.warn_of_failures(passed) == ""
-    missed = replace(passed, faults=[FAULT, FAULT | {"hits": 1, "as_required": False}])
-    assert self_tests.warn_of_failures(missed).startswith("1 self-test failed")

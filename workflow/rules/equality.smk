@@ -2,8 +2,6 @@
 
 REQUIRED INPUTS  decoders
 OUTPUTS          results/equality/<kind>/<method>-<key>.json           rows on enumerable models, and on long ones
-                 src/parity/equality/self_tests.json                   target self_tests, which no experiment asks for:
-                                                                       do the tests find planted faults, and only faults?
 
 Each test is a row. The layers that look at a cell's own model and samples are part of the rules measure_<kind>.
 """
@@ -40,17 +38,3 @@ rule test_method:
         python -m parity.equality tests --kind {wildcards.kind} --method {params.method:q} --spec {params.spec:q} \
             --threads {threads} --out {output:q} >{log:q} 2>&1
         """
-
-
-rule self_tests:
-    log:
-        "logs/equality/self_tests.log",
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    params:
-        file=ROOT / "src/parity/equality/self_tests.json",
-    message:
-        "look for planted faults, and measure the sizes of the tests"
-    shell:
-        "python -m parity.equality self_tests --threads {threads} --out {params.file:q} >{log:q} 2>&1"

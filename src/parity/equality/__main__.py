@@ -5,11 +5,9 @@ Of a decoder of your own: `parity certify decoder`.
     tests --kind K --method NAME --spec JSON --out rows.json         the next two, as the workflow asks for them
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
     long --kind K --method NAME ... --out rows.json                  the same at its own options, on long models
-    self_tests --out self_tests.json                                 do the tests find planted faults, and only faults?
 
---out files hold {"rows": [...], "seconds": s}; see parity_certify.result_rows for a row. self_tests has its own form:
-see parity.equality.self_tests. What a command needs of a kind or method is imported by name, so that a job depends on
-their sources alone. Layers that look at a cell are run by `python -m parity.measure`.
+--out files hold {"rows": [...], "seconds": s}; see parity_certify.result_rows for a row. Layers that look
+at a cell are run by `python -m parity.measure`.
 """
 
 import argparse
@@ -80,12 +78,8 @@ def run_layers(a: argparse.Namespace) -> dict[str, Any]:
     return {name: commands[name](argparse.Namespace(**{**shared, **settings})) for name, settings in a.spec.items()}
 
 
-def run_self_tests(a: argparse.Namespace) -> dict[str, Any]:
-    return import_named_module("parity.equality.self_tests").run(a.threads)
-
-
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the commands exact, long, tests and self_tests; the function that runs one is its `run`."""
+    """Make the parser of the commands exact, long and tests; the function that runs one is its `run`."""
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
@@ -103,7 +97,6 @@ def make_parser() -> argparse.ArgumentParser:
     add_command("exact", run_exact, exact_help, *decoder, "models", "pathwise", n=1_000_000)
     add_command("long", run_long, "the long layer for a decoder of parity_decoders", *decoder, "longest", n=65_536)
     add_command("tests", run_layers, "both for a decoder of parity_decoders", "kind", "method", "spec")
-    add_command("self_tests", run_self_tests, "planted faults, and sizes of the tests")
     return main
 
 

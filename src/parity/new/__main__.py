@@ -168,8 +168,8 @@ def write_decoder_test(name: str, kind: str) -> str:
     of_decoders = sorted([f"from parity_decoders.{kind} import {name}", f"from {source} import {wrong}"])
     of_tests = (
         "from parity.equality.exact import exact",
-        "from parity.equality.faults import patch_module",
         f"from parity.equality.targets.{kind} import targets",
+        "from tests.equality.faults import patch_module",
     )
     imports = "\n".join([*of_decoders, "", *of_tests])
     given = {"wrong": wrong, "call": call, "arguments": arguments, "imports": imports}

@@ -20,8 +20,6 @@ from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import dump_canonical, read_arrays, read_json
 from parity.decode.shard_io import read_columns, read_provenance
-from parity.equality import self_tests
-from parity.equality.self_tests import SelfTests
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
 from parity.experiment.options import KINDS, claimant, declaration, find_plain_method, is_coupled
@@ -193,7 +191,6 @@ class Gathered:
     papers: pd.DataFrame  # every number that papers publish
     published: pd.DataFrame  # published numbers that match a cell, joined with our figures
     environment: dict[str, Any]
-    self_tests: SelfTests  # the result of the tests of the tests, which ships with the code
     ratios: dict[str, dict[str, Any]]  # by a cell's key the likelihood ratios that accept its drafts
     accuracy: list[dict[str, Any]]  # how often the text model itself is right, by task
     extras: list[Extra]
@@ -371,7 +368,7 @@ def gather(
     joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
     return Gathered(
         settings, files, list(files.kinds), table, tabulate_tests(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files), self_tests.read(),
+        pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files),
         ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
 

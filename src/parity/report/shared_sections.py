@@ -11,7 +11,7 @@ from parity.experiment.schema import FigureSpec
 from parity.experiment.study import format_label, list_speeds, metrics, parse_source
 from parity.metrics.estimates import PERCENT
 from parity.metrics.export import FIGURES
-from parity.report import self_tests, study_figures, tables
+from parity.report import study_figures, tables
 from parity.report.blocks import (
     Details,
     Entry,
@@ -228,7 +228,7 @@ LAYERS = (
     " tokens and more with exact conditionals, at a method's own options. Teacher-forced: the target's conditionals"
     " along the decoded tokens. Paired: pictures of the same prompts. A small p-value is evidence against the decoder;"
     " effect and MDE (the smallest effect found with power 0.8) say whether a test could have seen a difference that"
-    " matters."
+    " matters. Parity's own tests (docs/reference/faults.md) inject faults into decoders, which these layers must find."
 )
 STRONGEST = (
     "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
@@ -270,6 +270,6 @@ MADE_BY = "The commit, machine, versions, seeds and configuration that produced 
 
 
 def make_closing_sections(g: Gathered) -> list[Section]:
-    """Make the sections that come last: published figures, tests, self-tests, observations, environment."""
-    sections = [make_published_section(g), make_equality_section(g), self_tests.show_self_tests(g.self_tests)]
+    """Make the sections that come last: published figures, tests, observations, environment."""
+    sections = [make_published_section(g), make_equality_section(g)]
     return [*sections, *make_observations_sections(g), make_environment_section(g)]

@@ -43,7 +43,6 @@ from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
 from parity.report.front_table import make_columns, make_image_columns, show_budgets
 from parity.report.order import order_images, rank_verdict
 from parity.report.pictures import make_thumbnail
-from parity.report.self_tests import warn_of_failures
 from parity.report.settings import NAMED, SummaryRow, explain_decoder, find_varying, parse_settings
 from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
@@ -53,10 +52,8 @@ PROMPTS = 4  # pictures of so many prompts are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
-    """Make the front section: for each kind of model a table, figures, pictures (of images), and answers to a reader's
-    questions; a warning above if self-tests failed."""
-    doubt = warn_of_failures(g.self_tests)
-    body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
+    """Make the front section: for each kind of model a table, figures, images, and answers to a reader's questions."""
+    body: list[Any] = []
     for kind in g.kinds:
         rows = order_methods(g, kind)
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []

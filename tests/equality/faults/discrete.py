@@ -26,7 +26,10 @@ from parity_decoders.steps import Step
 from parity_decoders.verification import Verified, count_leading, probability, race, residual, verify
 from torch import Tensor
 
-from parity.equality.faults import (
+from parity.equality.targets import Decoder
+from parity.equality.targets.discrete import GUIDED, LongTarget, Target, long_targets, make_real_vocabulary
+from parity.models.discrete.tabular import TabularModel, random_table
+from tests.equality.faults import (
     FAR,
     Correct,
     Faulty,
@@ -41,9 +44,6 @@ from parity.equality.faults import (
     share_noise_in_runs,
     swap_in_small,
 )
-from parity.equality.targets import Decoder
-from parity.equality.targets.discrete import GUIDED, LongTarget, Target, long_targets, make_real_vocabulary
-from parity.models.discrete.tabular import TabularModel, random_table
 
 BLOCK = 3  # number of drafts in a pass of `classical`
 TEAM = 4  # number of rows that advance together under the lockstep fault

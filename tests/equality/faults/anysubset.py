@@ -19,7 +19,9 @@ from parity_decoders.verification import Verified, finish, probability, race, ve
 from torch import Tensor
 
 from parity.equality.exact import adjust_over_targets
-from parity.equality.faults import (
+from parity.equality.targets import Decoder
+from parity.equality.targets.anysubset import Target, long_targets, targets
+from tests.equality.faults import (
     FAR,
     Faulty,
     Overridden,
@@ -33,8 +35,6 @@ from parity.equality.faults import (
     share_noise_in_runs,
     swap_in_small,
 )
-from parity.equality.targets import Decoder
-from parity.equality.targets.anysubset import Target, long_targets, targets
 
 # The targets of short trials; on consistent 3x5 the smallest fault is a TV of .009, too small for n sequences to show.
 ON = ("random 3x5", "consistent 3x4")

@@ -19,7 +19,10 @@ from parity_decoders.steps import Draw
 from parity_decoders.verification import count_leading
 from torch import Tensor
 
-from parity.equality.faults import (
+from parity.equality.targets import Decoder
+from parity.equality.targets.continuous import Target, long_targets, make_continuous_rows, targets
+from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
+from tests.equality.faults import (
     FAR,
     Correct,
     Faulty,
@@ -34,9 +37,6 @@ from parity.equality.faults import (
     share_noise_in_runs,
     swap_in_small,
 )
-from parity.equality.targets import Decoder
-from parity.equality.targets.continuous import Target, long_targets, make_continuous_rows, targets
-from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
 
 NEEDED = 5000  # number of samples in which the tests must find each fault
 LATE = 32  # rank from which late faults begin: noise read again, wider laws
