@@ -5,7 +5,11 @@ int64, then passes and nodes (of texts: words of the auxiliary drafter; of conti
 image without), summed over rows.
 Vectors are rounded to 1e-6. All are computed in float64 on a CPU, so that the order of sums does not matter.
 
+Its first entry is ENGINE of `parity.experiment.code_digest`, the number that names samples: cases that change where the
+number does not are not written, unless (--own) the decoder's or family's own module has changed, which names them too.
+
 python -m tests.decode.golden --write                  compute all cases and rewrite the file
+python -m tests.decode.golden --write --own            the same after an edit of decoders or families alone
 python -m tests.decode.golden --write anole janus      compute those of some families alone
 """
 
@@ -26,6 +30,7 @@ from parity.base.files import dump_canonical, read_json
 from parity.base.weights import read_shapes, save_weights
 from parity.decode import loop
 from parity.experiment import options
+from parity.experiment.code_digest import ENGINE
 from parity.inputs import tasks
 from parity.models import add, fetch
 from parity.models.discrete.load import load_encoder
@@ -226,7 +231,7 @@ def read_golden(family: str) -> dict[str, Case]:
 
 def main() -> None:
     """Compute the cases of the families that the command names, or of all, and rewrite the file with them."""
-    flag, *families = sys.argv[1:] or [""]
+    flag, *families = [word for word in sys.argv[1:] if word != "--own"] or [""]
     if flag != "--write" or set(families) - set(FAMILIES):
         sys.exit(f"{' '.join(sys.argv[1:])}: allowed: --write, then names of {', '.join(FAMILIES)}")
     cases: dict[str, Case] = {}
@@ -236,6 +241,12 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             cases |= Golden(family, Path(folder)).generate()
+    recorded = read_json(GOLDEN)
+    shared = {name: case for name, case in recorded.items() if name in cases}
+    changed = list_differences(shared, {name: cases[name] for name in shared})
+    if changed and recorded["ENGINE"] == [ENGINE] and "--own" not in sys.argv:
+        sys.exit("\n".join([*changed, "error: raise ENGINE in src/parity/experiment/code_digest.py, or --own"]))
+    cases = {"ENGINE": [ENGINE], **cases}
     lines = ",\n".join(f"{dump_canonical(name)}: {dump_canonical(case)}" for name, case in cases.items())
     GOLDEN.write_text(f"{{\n{lines}\n}}\n")
 

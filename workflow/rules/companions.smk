@@ -35,7 +35,7 @@ rule companion:
         config=dump_training_config,
         flags=format_training_flags,
         folder=lambda w, output: Path(output.weights).parent,
-        code=lambda w: digest_code("parity.train.__main__", "parity.train.companions", *list_model_modules(w)),
+        code=lambda w: digest_code("parity.train.companions", name_family(w), measured=False),
     message:
         "train {wildcards.companion} of {wildcards.model}"
     shell:
@@ -67,7 +67,7 @@ rule draft:
         config=dump_training_config,
         method=name_draft_method,
         code=lambda w: digest_code(
-            "parity.train.own", name_module("discrete", name_draft_method(w)), *list_model_modules(w)
+            "parity.train.own", name_module("discrete", name_draft_method(w)), name_family(w), measured=False
         ),
     message:
         "train the draft network of {params.method} for {wildcards.model}"
