@@ -112,7 +112,7 @@ for model_kind in KINDS:
             mem_mb=memory,
             runtime=runtime,
         params:
-            spec=lambda w: dump_canonical(find_cell(w).spec),
+            spec=lambda w: dump_canonical(find_cell(w).asked),
             layers=lambda w: dump_canonical(layers.layer_settings(EXPERIMENT, LAYERS, find_cell(w))),
             cell=subpath(output[0], parent=True),
             shards=lambda w, input: format_flag("shards", input.shards),

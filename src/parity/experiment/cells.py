@@ -1,7 +1,8 @@
 """The cells of an experiment: every combination of model, settings, method, options and seed that it asks for.
 
 A cell's key is a digest of its specification: all that its samples depend on, and nothing else. So two experiments that
-ask for the same decode it once, and an option changed and changed back computes nothing twice.
+ask for the same decode it once, and an option changed and changed back computes nothing twice. What has its default is
+left out of the key (`shorten`), so that an option that a later version adds renames no cell.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ from parity.experiment.options import (
     runs_on_enumerable,
     trains_draft,
 )
-from parity.experiment.schema import DECODED, Config, ModelSpec, PromptSpec, TextTasks
+from parity.experiment.options import options as fill_options
+from parity.experiment.schema import DECODED, Config, HeadSpec, ModelSpec, PromptSpec, SamplingSpec, TextTasks
 
 LOSSY = 5  # methods that claim to be lossy are tested on samples a fifth as large, because their faults are large
 Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods share; whether there is a control cell
@@ -50,7 +52,12 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Compute the cell's key, 8 hex digits."""
-        return digest([self.kind, self.spec])
+        return digest([self.kind, self.asked])
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """Return the specification without defaults."""
+        return shorten(self.kind, self.spec)
 
     @property
     def name(self) -> str:
@@ -69,6 +76,35 @@ class Cell:
     def is_made(self) -> bool:
         """Return whether the cell's tokens were made elsewhere."""
         return made.is_made(self.kind, self.spec["method"])
+
+
+SAMPLINGS: dict[str, type[SamplingSpec | HeadSpec]] = {"discrete": SamplingSpec, "continuous": HeadSpec}
+
+
+def shorten(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a cell's specification the options and the settings of sampling that have their defaults."""
+    defaults = {} if made.is_made(kind, spec["method"]) else fill_options(kind, spec["method"], {})
+    short = {**spec, "options": drop_equal(spec["options"], defaults)}
+    if "sampling" in spec:
+        short["sampling"] = drop_equal(spec["sampling"], SAMPLINGS[kind]().model_dump())
+    return short
+
+
+def complete(kind: str, spec: dict[str, Any], family: str) -> dict[str, Any]:
+    """Fill in what `shorten` left out. family: of the model, which reads some settings of sampling alone."""
+    full = {**spec}
+    if not made.is_made(kind, spec["method"]):
+        full["options"] = fill_options(kind, spec["method"], spec["options"])
+    if "sampling" in spec:
+        reads = weights.read_family(family).get("reads") if kind == "continuous" else None
+        defaults = SAMPLINGS[kind]().model_dump()
+        full["sampling"] = {k: v for k, v in defaults.items() if reads is None or k in reads} | spec["sampling"]
+    return full
+
+
+def drop_equal(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Drop the values that equal the defaults of their names."""
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 @dataclass(frozen=True)
