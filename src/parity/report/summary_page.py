@@ -39,7 +39,7 @@ from parity.report.cost import (
     measure_cost,
     read_gpu_cost,
 )
-from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
+from parity.report.figures import draw_gain_bars, draw_speed_by_distance, draw_speed_by_passes, plot
 from parity.report.front_table import make_columns, make_image_columns, show_budgets
 from parity.report.order import order_images, rank_verdict
 from parity.report.pictures import make_thumbnail
@@ -75,17 +75,19 @@ def make_verdicts_section(g: Gathered) -> Section:
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
-    """Make the blocks on images: the table (passes at equal budgets first, where the experiment has them), pictures,
-    figures and answers. rows: methods in the order of the table."""
+    """Make the blocks on images: speed against distance beside images, the table (passes at equal budgets first, where
+    the experiment has them), figures and answers. rows: methods in the order of the table."""
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
     table = show_table([plain, *rows], make_image_columns(rows), "", "front")
-    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
+    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows)]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
-    body = [*show_budgets(first), *([Terms(above)] if above else []), table._replace(caption=caption)]
-    body += [*describe_same(rows), make_gallery(g, rows)]
+    by_distance = plot("speed-by-distance", "Speed against distance", draw_speed_by_distance(first), BY_DISTANCE)
+    body: list[Any] = [Terms(above)] if above else []
+    body += [Sides([[by_distance], [make_gallery(g, rows), *describe_same(rows)]]), *show_budgets(first)]
+    body.append(table._replace(caption=caption))
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
     machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
@@ -112,9 +114,7 @@ def show_fastest(stretches: list[Stretch]) -> Table:
 def describe_budget(rows: list[dict[str, Any]]) -> str:
     """Say how many tokens the methods evaluate in a pass at most, for with more of them others may lead."""
     largest = find_largest(rows, "nodes_per_pass")
-    return (
-        "" if largest is None else f"No method evaluates more than {largest['nodes_per_pass']:.0f} tokens a pass here."
-    )
+    return "" if largest is None else f"At most {largest['nodes_per_pass']:.0f} tokens a pass."
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
@@ -213,8 +213,12 @@ ABOVE = ("Fastest lossless, one image", "How sure of the law")  # questions that
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
 RANKED = (
-    "Lossless methods first, then by the predicted gain: how many times faster than plain decoding if every pass cost"
-    " the same, as about it does on an idle GPU. Counts hold on any machine, speeds on this one."
+    "Lossless methods first, then by the gain if every pass cost the same, as on an idle GPU. Grey: predicted, or timed"
+    " on a busy machine."
+)
+BY_DISTANCE = (
+    "Speed of one image against the total variation from the model's distribution, in the colour of the verdict: up and"
+    " to the left is better. Pale marks: predicted. Broken line: plain decoding."
 )
 BY_PASSES = (
     "Speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes a pass."
