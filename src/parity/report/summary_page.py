@@ -1,4 +1,4 @@
-"""The front page: what was found in a few lines, pictures, a table and a figure for each kind of model; and the files
+"""The front page: what was found in a few lines, images, a table and a figure for each kind of model; and the files
 behind the page, with the command that makes a row again."""
 
 import json
@@ -48,7 +48,7 @@ from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
-PROMPTS = 4  # pictures of so many prompts are on the first screen
+PROMPTS = 4  # images of so many prompts are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
@@ -145,7 +145,7 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
     """Make the gallery of the first prompts' pictures: by plain decoding with each seed (the methods' seed as drawn by
-    a method that shares its noise), by the best lossless method of other pictures, and the lossy one of most gain."""
+    a method that shares its noise), by the best lossless method of other images, and the lossy one of most gain."""
     cells = g.map_cells("discrete")
     first = rows[0]
     like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]
@@ -175,11 +175,11 @@ def is_like(row: SummaryRow, base: SummaryRow) -> bool:
 
 
 def describe_same(rows: list[dict[str, Any]]) -> list[str]:
-    """Write a sentence for each group of methods that drew the same pictures, with the reason if it is shared noise."""
+    """Write a sentence for each group of methods that drew the same images, with the reason if it is shared noise."""
     lines = []
     for group in (group for group in group_same(rows) if len(group) > 1):
         reason = f": those of plain decoding with their seed, {group[0]['seed']:.0f}" if follows_plain(group) else ""
-        lines.append(f"The same pictures{reason}: {name_group(group)}. Their change of quality is one figure.")
+        lines.append(f"The same images{reason}: {name_group(group)}. Their change of quality is one figure.")
     return lines
 
 
@@ -209,7 +209,7 @@ def read_gpu(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-ABOVE = ("Fastest lossless, one image", "How sure of the law")  # questions that are answered above the table
+ABOVE = ("Fastest lossless, one image", "How sure of the distribution")  # questions that are answered above the table
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
 RANKED = (
@@ -227,7 +227,7 @@ BY_PASSES = (
 BY_COST = (
     f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
     f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
-    f" {AXIS - 1}; a companion's call costs its share of the target's parameters. Thick: the fastest lossless method."
+    f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
     " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
     " pass over so many tokens was, their cost is extended in a line."
 )
@@ -239,8 +239,8 @@ FASTEST = (
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
-    " variation from the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1"
-    " another altogether. It tells whether the law is kept; what a change of it costs is measured as quality."
+    " variation from the model's distribution on the worst small model, at most (TV ≤) or as measured: 0 is the same,"
+    " 1 another altogether. It tells whether the distribution is kept; what a change costs is measured as quality."
 )
 READING = "Lossless methods first, then by passes saved. Speeds are those of this machine."
 CALLS = (
@@ -255,7 +255,7 @@ CALLS = (
 TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # these files are written beside the page
 WHAT = {
     "index.html": "the verdicts, and links to the rest",
-    "report.html": "the whole page in one file, but for what has a file of its own",
+    "report.html": "the whole page in one file, except what has a file of its own",
     "published.html": "the papers' figures beside ours",
     "observations.html": "what methods rest on, measured along plain decoding, where the run observed it",
     "summary.csv": "a row per cell",
