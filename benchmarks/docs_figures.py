@@ -430,7 +430,7 @@ def format_growth(t: pd.DataFrame) -> str:
     return format_table(lines)
 
 
-def format_companion_sizes(t: pd.DataFrame) -> str:
+def format_speculator_sizes(t: pd.DataFrame) -> str:
     """Write a table with a line for each speculator of a network of a published size: its share of the target, memory
     asked and taken, CPU-seconds, and passes of an image drawn with it."""
     lines = [
@@ -445,7 +445,7 @@ def format_companion_sizes(t: pd.DataFrame) -> str:
         passes = f"{r.passes:.0f} by `{r.method}`, of {r.side**2} tokens"
         network = f"{r.model}, {r.dtype}"
         memory = f"{r.asked:,}", f"{r.taken:,}", f"{r.seconds:.0f}", drawing
-        lines.append((network, f"`{r.companion}`", f"{r.share}%", *memory, passes, equal))
+        lines.append((network, f"`{r.speculator}`", f"{r.share}%", *memory, passes, equal))
     return format_table(lines)
 
 
@@ -478,7 +478,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "waits": ("full", format_waits),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
-    "companion-sizes": ("companion-sizes", format_companion_sizes),
+    "speculator-sizes": ("speculator-sizes", format_speculator_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
     "length-costs": ("length-networks", format_length_costs),

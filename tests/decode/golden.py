@@ -115,7 +115,7 @@ def list_head_shapes(hidden: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def write_companions(family: str, target: Path, folder: Path) -> dict[str, Path]:
+def write_speculators(family: str, target: Path, folder: Path) -> dict[str, Path]:
     """Write draft model, drafter and heads of a random target; return their paths. The drafter is in its released
     layout for the families that have one, else as `parity train` writes it."""
     draft = write_drawn(family, folder / "draft", f"{family} draft", family)
@@ -138,14 +138,14 @@ def write_companions(family: str, target: Path, folder: Path) -> dict[str, Path]
 
 
 def make_manifest(family: str, folder: Path) -> dict[str, Any]:
-    """Make the manifest of a family: its embedded model, or a random one of its published format with all companions,
+    """Make the manifest of a family: its embedded model, or a random one of its published format with all speculators,
     which is written to `folder`."""
     if family not in RANDOM:
         entry = {"family": "llamagen", "grid": EMBEDDED[family]} if family in EMBEDDED else {"family": family}
         return fetch.make_manifest(find_kind(family), family, entry, folder)
     paths = write_drawn(family, folder / "target")
     target = paths.get("model", paths.get("transformer", folder))
-    elsewhere = write_companions(family, target, folder / "companions")
+    elsewhere = write_speculators(family, target, folder / "speculators")
     if target.is_dir() and "vq" in paths:
         elsewhere["vq"] = paths["vq"]
     source = target if target.is_dir() else folder / "target"
@@ -165,10 +165,10 @@ class Golden:
     def __init__(self, family: str, folder: Path):
         """Make the family's models; what is written for them is in `folder`."""
         self.family, self.kind, self.manifest = family, find_kind(family), make_manifest(family, folder)
-        self.loaded: dict[str, Any] = {}  # by the companion that is loaded with the target
+        self.loaded: dict[str, Any] = {}  # by the speculator that is loaded with the target
 
     def list_methods(self) -> list[str]:
-        """List the methods of this family's cases; those that need a companion are on `embedded16` alone."""
+        """List the methods of this family's cases; those that need a speculator are on `embedded16` alone."""
         methods = options.methods(self.kind)
         if self.family in EMBEDDED:
             return [m for m in methods if bool(options.needs(self.kind, m)) == (self.family == "embedded16")]

@@ -254,7 +254,7 @@ def dump_test_spec(wildcards):
 
 
 def dump_training_config(wildcards):
-    """Write the part of the experiment that training a companion reads, so that no other change of it trains anew."""
+    """Write the part of the experiment that training a speculator reads, so that no other change of it trains anew."""
     image = EXPERIMENT.image.model_dump(mode="json", exclude_unset=True, include={"prompts", "sampling", "dtype"})
     image["methods"] = {"ar": [{}]}
     model = weights.list_models(EXPERIMENT, "discrete")[wildcards.model]
@@ -262,8 +262,8 @@ def dump_training_config(wildcards):
 
 
 def format_training_flags(wildcards):
-    """Write how a companion is trained as flags."""
-    training = EXPERIMENT.image.companions[wildcards.companion].model_dump(exclude_unset=True)
+    """Write how a speculator is trained as flags."""
+    training = EXPERIMENT.image.speculators[wildcards.speculator].model_dump(exclude_unset=True)
     return " ".join(f"--{name} {value}" for name, value in training.items())
 
 

@@ -250,14 +250,14 @@ def shorten_value(value: Any) -> str:
 
 def make_checkpoint(a: Arguments, role: str) -> Path:
     """Make a tiny "target" or "assistant" in results/certify/models, unless it exists, and return its folder."""
-    from parity_certify.models import write_companion, write_model
+    from parity_certify.models import write_model, write_speculator
 
     folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
     if not (folder / "config.json").is_file():
         if role == "target":
             write_model(a.kind, folder, a.vocab)
         else:
-            write_companion(make_checkpoint(a, "target"), folder, a.tv)
+            write_speculator(make_checkpoint(a, "target"), folder, a.tv)
     return folder
 
 
@@ -387,7 +387,7 @@ def run_texts(a: Arguments) -> int:
 
 
 def run_models(a: Arguments) -> int:
-    """write tiny checkpoints of an architecture, and companions"""
+    """write tiny checkpoints of an architecture, and speculators"""
     from parity_certify import models as tools
 
     if a.out is None:
@@ -403,7 +403,7 @@ def run_models(a: Arguments) -> int:
         folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
         target = tools.write_model(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
-        folders = [target, *tools.write_companions(target, a.out, a.tv)]
+        folders = [target, *tools.write_speculators(target, a.out, a.tv)]
     files = [write_gguf(folder) for folder in folders] if a.gguf else []
     print(*folders, *files, sep="\n")
     return 0

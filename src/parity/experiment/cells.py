@@ -244,14 +244,14 @@ def kinds(config: Config) -> list[str]:
     return [kind for kind, section in KINDS.items() if getattr(config, section) is not None]
 
 
-def digest_companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
-    """Return {companion: digest of its weights} if a method needs the embedded drafter or draft model, else {}, because
-    the files of other models are all in their revision."""
-    companion = needs(kind, method)
+def digest_speculator(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
+    """Return {speculator: digest of its weights} if a method needs the embedded drafter or draft model, else {},
+    because the files of other models are all in their revision."""
+    speculator = needs(kind, method)
     embedded = kind == "discrete" and weights.list_models(config, kind)[model].source == "embedded"
-    if not companion or not embedded:
+    if not speculator or not embedded:
         return {}
-    return {companion: sums(weights.EMBEDDED).get(f"{companion}.safetensors", "")[:16]}
+    return {speculator: sums(weights.EMBEDDED).get(f"{speculator}.safetensors", "")[:16]}
 
 
 def name_draft(config: Config, kind: str, method: str, model: str) -> str:
@@ -283,10 +283,10 @@ def list_runs(config: Config, cell: Cell) -> list[Cell]:
     return [Cell(cell.kind, {**cell.spec, "first": first}, "run") for first in firsts]
 
 
-def lacks_companion(kind: str, method: str, model: ModelSpec) -> bool:
+def lacks_speculator(kind: str, method: str, model: ModelSpec) -> bool:
     """Return whether a published model of vectors has no draft model, which a method needs: it is not run on it."""
-    companion = needs(kind, method) if kind == "continuous" else ""
-    return bool(companion) and model.source != "embedded" and not model.folder and companion not in model.files
+    speculator = needs(kind, method) if kind == "continuous" else ""
+    return bool(speculator) and model.source != "embedded" and not model.folder and speculator not in model.files
 
 
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
@@ -303,7 +303,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 prompt = declaration(kind, method).PROMPT
                 if prompt is not None and shared.get("prompt") != prompt:
                     continue
-                if lacks_companion(kind, method, models[shared["model"]]):
+                if lacks_speculator(kind, method, models[shared["model"]]):
                     continue
                 if kind == "anysubset" and not weights.runs_method(models[shared["model"]], method):
                     continue
@@ -313,7 +313,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 is_made = made.is_made(kind, method)
                 is_repeated = bool(chosen["again"]) if is_made else config.repeat
                 for role, seed in [*roles, *([("again", seeds.again)] if is_repeated else [])]:
-                    spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
+                    spec = {**shared, **digest_speculator(config, kind, method, shared["model"])}
                     spec |= {"files": made.digest_files(chosen)} if is_made else {}
                     spec |= {} if is_made else describe_source(config, kind, method, shared["model"])
                     cell = Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role)
@@ -323,8 +323,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     """Find the reference cell that a cell is compared with: the baseline whose specification is otherwise the same,
-    but for method, options, seed, code, companion and files."""
-    own_keys = {"method", "options", "seed", "source", "own_draft", "files", *weights.COMPANIONS}
+    but for method, options, seed, code, speculator and files."""
+    own_keys = {"method", "options", "seed", "source", "own_draft", "files", *weights.SPECULATORS}
 
     def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in spec.items() if k not in own_keys}

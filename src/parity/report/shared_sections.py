@@ -225,10 +225,11 @@ EVERY = (
 )
 LAYERS = (
     "There are four layers of tests. Exact: models of a few tokens, whose joint distribution can be listed. Long:"
-    " models of 64 tokens and more with exact conditionals, at a method's own options. Teacher-forced: the"
-    " target's conditionals along the decoded tokens. Paired: images of the same prompts. A small p-value is evidence against the decoder;"
-    " effect and MDE (the smallest effect found with power 0.8) say whether a test could have seen a difference that"
-    " matters. Parity's own tests (docs/reference/faults.md) inject faults into decoders, which these layers must find."
+    " models of 64 tokens and more with exact conditionals, at a method's own options. Teacher-forced: the target's"
+    " conditionals along the decoded tokens. Paired: images of the same prompts. A small p-value is evidence against"
+    " the decoder; effect and MDE (the smallest effect found with power 0.8) say whether a test could have seen a"
+    " difference that matters. Parity's own tests (docs/reference/faults.md) inject faults into decoders, which these"
+    " layers must find."
 )
 STRONGEST = (
     "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
