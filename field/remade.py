@@ -1,7 +1,7 @@
 """Reported faults of engines' speculative code, remade in numpy with the correct version beside.
 
-`make_verifier(name, fixed)` makes a function of `certify_verifier`, `make_design(models, name, fixed)` the conditions of a
-generator with drafts; name: a report of reports/reports.yaml. `fixed` is the same code without the fault.
+`make_verifier(name, fixed)` makes a function of `certify_verifier`, `make_design(models, name, fixed)` the conditions
+of a generator with drafts; name: a report of reports/reports.yaml. `fixed` is the same code without the fault.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,9 @@ Verify = Callable[..., Any]
 def draw(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw tokens [...] from weights [..., V]."""
     total = weights.cumsum(-1)
-    return (rng.random(weights.shape[:-1])[..., None] * total[..., -1:] >= total).sum(-1).clip(max=weights.shape[-1] - 1)
+    return (
+        (rng.random(weights.shape[:-1])[..., None] * total[..., -1:] >= total).sum(-1).clip(max=weights.shape[-1] - 1)
+    )
 
 
 def end_rows(tokens: np.ndarray, good: np.ndarray, final: np.ndarray, padding: int = -1) -> np.ndarray:
@@ -57,9 +59,7 @@ def verify_mtp(
     return end_rows(tokens, good, draw_rejected(q, p, rng), padding)
 
 
-def verify_match(
-    tokens: np.ndarray, q: Rows, p: Rows, rng: np.random.Generator, greedy: bool = False
-) -> np.ndarray:
+def verify_match(tokens: np.ndarray, q: Rows, p: Rows, rng: np.random.Generator, greedy: bool = False) -> np.ndarray:
     """Accept drafts that equal the target's own token, which is drawn, or its likeliest (`greedy`)."""
     own = p.argmax(-1) if greedy else draw(p, rng)
     return end_rows(tokens, own[:, :-1] == tokens, own)
@@ -80,14 +80,14 @@ def verify_target_only(
 def verify_tree(
     tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, offset: int = 0
 ) -> list[int]:
-    """Verify a tree, each sibling against what its elder ones leave. `offset`: the target's row is that many too far."""
+    """Verify a tree, each sibling against what its elder ones leave. `offset`: rows that the target's is too far."""
     node, path = -1, list[int]()
     while True:
         left = p[min(node + 1 + offset, len(p) - 1)]
         for child in np.flatnonzero(parents == node):
             if rng.random() * q[child, tokens[child]] < left[tokens[child]]:
                 path.append(int(tokens[child]))
-                node = child
+                node = int(child)
                 break
             rest = np.maximum(left - q[child], 0)
             left = rest / rest.sum() if rest.sum() > 0 else left
@@ -146,7 +146,9 @@ def penalise(x: np.ndarray, history: tuple[int, ...], by: float) -> np.ndarray:
     return np.where(seen, np.where(x > 0, x / by, x * by), x)
 
 
-def sample_with_drafts(name: str, fixed: bool, prompts: Any, seed: int, length: int, drafts: int, **options: float) -> list:
+def sample_with_drafts(
+    name: str, fixed: bool, prompts: Any, seed: int, length: int, drafts: int, **options: float
+) -> list:
     """Draw `length` tokens after each of prompts [n, P], in rounds of up to `drafts` drafts."""
     rng, fault = np.random.default_rng(seed), not fixed
     temperature, top_k, top_p = options["temperature"], int(options.get("top_k", 0)), options.get("top_p", 1.0)
@@ -178,9 +180,13 @@ def sample_with_drafts(name: str, fixed: bool, prompts: Any, seed: int, length: 
                 p.append(compute(tuple(tokens[:end]), seen, False))
             if fault and name.startswith("mlxcel"):
                 own = [law.argmax() for law in p[:-1]] + [draw(p[-1], rng)]
-                kept = end_rows(np.array([tokens[start:]], int), np.array([tokens[start:]], int) == own[:-1], np.array([own]))
+                kept = end_rows(
+                    np.array([tokens[start:]], int), np.array([tokens[start:]], int) == own[:-1], np.array([own])
+                )
             else:
-                kept = verify_mtp(np.array([tokens[start:]], int), np.array(q).reshape(1, -1, VOCAB), np.array([p]), rng)
+                kept = verify_mtp(
+                    np.array([tokens[start:]], int), np.array(q).reshape(1, -1, VOCAB), np.array([p]), rng
+                )
             new = kept[0][kept[0] >= 0].tolist()
             if fault and name.startswith("mlx-lm"):
                 unseen |= set(range(start, start + len(new) - 1))  # accepted drafts are never told to the penalties
