@@ -1,6 +1,6 @@
 """The recall table: public reports of samplers with a wrong distribution, and what one default command finds of each.
 
-    snakemake reports                   runs them all (only=NAME: one), and writes results/field/reports/reports.md
+    snakemake -s field/Snakefile reports    runs them all (only=NAME: one), and writes results/field/reports/reports.md
     python field/reports/page.py --keep results/field/reports/NAME/verdict.json ...
                                         keeps verdicts here, and writes docs/results/reports.md of all that are kept
 
