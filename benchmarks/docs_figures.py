@@ -43,7 +43,7 @@ from parity.report.cost import (
     read_gpu_cost,
     select_best_within,
 )
-from parity.report.figures import draw_speed_by_passes
+from parity.report.figures import draw_speed_by_distance
 from parity.report.front_table import make_image_columns
 from parity.report.order import order_images
 from parity.report.tables import BUSY, Column, find_mark, show_bound
@@ -160,7 +160,7 @@ def format_images(t: pd.DataFrame) -> str:
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
     note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {repeats}"
-    picture = "![Measured speed of one image against passes, in the colour of the verdict](../headline.svg)\n\n"
+    picture = "![Speed of one image against the distance from the model's distribution](../headline.svg)\n\n"
     return f"{picture * is_drawn}{table}\n\n{note.strip()}"
 
 
@@ -461,8 +461,8 @@ def format_table(lines: list[tuple[str, ...]]) -> str:
 
 
 def draw_headline(t: pd.DataFrame, file: Path) -> bool:
-    """Draw speed against passes of methods on images into a file; return False, without a file, if none was timed."""
-    drawn = draw_speed_by_passes(t[t["kind"] == "discrete"])
+    """Draw speed against distance of methods on images into a file; return False, without a file, if none was timed."""
+    drawn = draw_speed_by_distance(t[t["kind"] == "discrete"])
     if drawn is not None:
         drawn[0].savefig(file, metadata={"Date": None})
     return drawn is not None
