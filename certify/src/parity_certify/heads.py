@@ -111,7 +111,9 @@ class Eagle3(Head):
         self.midlayer.hidden_norm = LlamaRMSNorm(H, eps=c.rms_norm_eps)
         self.norm = LlamaRMSNorm(H, eps=c.rms_norm_eps)
         self.lm_head = nn.Linear(H, c.vocab_size - 1, bias=False)
-        self.register_buffer("d2t", torch.zeros(c.vocab_size - 1, dtype=torch.long))  # token of a draft, less its number
+        self.register_buffer(
+            "d2t", torch.zeros(c.vocab_size - 1, dtype=torch.long)
+        )  # token of a draft, less its number
         self.register_buffer("t2d", torch.ones(c.vocab_size, dtype=torch.bool))  # whether a token is drafted
 
     def leave_out(self, token: int) -> None:
@@ -167,7 +169,9 @@ class Medusa(nn.Module):
         super().__init__()
         self.config = target.config
         H = self.config.hidden_size
-        self.blocks = nn.ModuleList(nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(H, H, bias=False)])}) for _ in range(STEPS))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(H, H, bias=False)])}) for _ in range(STEPS)
+        )
         self.lm_heads = nn.ModuleList(nn.Linear(H, self.config.vocab_size, bias=False) for _ in range(STEPS))
 
     def forward(self, states: Tensor) -> list[Tensor]:
@@ -227,7 +231,9 @@ def train_head(head: Any, target: Any, seed: int) -> float:
     accepted = 0.0
     for _ in range(ROUNDS):
         pairs = [(p[:, 1 + j :], x.log_softmax(-1)) for j, x in enumerate(draft_logits(head, tokens, states))]
-        accepted = sum(1 - 0.5 * float((a - b.detach().exp())[ROWS:].abs().sum(-1).mean()) for a, b in pairs) / len(pairs)
+        accepted = sum(1 - 0.5 * float((a - b.detach().exp())[ROWS:].abs().sum(-1).mean()) for a, b in pairs) / len(
+            pairs
+        )
         if accepted >= GOAL:
             break
         loss = -sum((a * b)[:ROWS].sum(-1).mean() for a, b in pairs)
@@ -294,7 +300,9 @@ def write_mimo(folder: Path, vocab: int = 4, seed: int = 0, **sizes: int) -> Pat
     width, head_dim = sizes.get("hidden_size", SIZES["hidden_size"]), sizes.pop("head_dim", 8)
     if width % head_dim:
         raise ParityError(f"head_dim {head_dim}: allowed for mtp: a divisor of hidden_size, {width}")
-    model = make_model("qwen2", vocab, seed, **sizes | {"num_attention_heads": width // head_dim})
+    model = make_model(
+        "qwen2", vocab, seed, **{"num_hidden_layers": LAYERS} | sizes, num_attention_heads=width // head_dim
+    )
     head = Mtp(model)
     train_head(head, model, seed)
     save_model(model, folder)
