@@ -31,14 +31,14 @@ LAYER = [*ATTENTION, *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "dow
 # (named beside), where q, k, v and gate, up are read into one parameter each; vLLM's classes were also made without
 # its compiled part, loaded these heads by `get_model`, and had the same numbers in every parameter.
 NAMES = {
-    # llama_eagle.py, llama_eagle.py. fc.bias: SGLang has it and would keep a random one, vLLM passes over it
+    # module llama_eagle of both. fc.bias: SGLang has it and would keep a random one, vLLM passes over it
     "eagle": {"embed_tokens.weight", "fc.weight", "fc.bias", *(f"layers.0.{name}" for name in LAYER)},
-    # llama_eagle3.py, llama_eagle3.py: "midlayer" is read as layers.0, t2d passed over; embeddings are the target's
+    # module llama_eagle3 of both: "midlayer" is read as layers.0, t2d passed over; embeddings are the target's
     "eagle3": {
         "fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d", "midlayer.hidden_norm.weight",
         "midlayer.input_layernorm.weight", *(f"midlayer.{name}" for name in LAYER),
     },
-    # mimo_mtp.py, mimo_mtp.py: model.mtp_layers.N; both take embeddings and lm_head from the target
+    # module mimo_mtp of both: model.mtp_layers.N; both take embeddings and lm_head from the target
     "mtp": {
         f"model.mtp_layers.0.{name}"
         for name in (
@@ -46,13 +46,13 @@ NAMES = {
             "input_proj.weight", "final_layernorm.weight",
         )
     },
-    # medusa.py; SGLang has no Medusa
+    # vLLM's module medusa; SGLang has no Medusa
     "medusa": {f"{name}.weight" for k in range(3) for name in (f"blocks.{k}.layers.0", f"lm_heads.{k}")},
 }  # fmt: skip
-# Keys of config.json that decide what is loaded, from the same files, vllm/config/speculative.py, vllm/
-# transformers_utils/configs/{eagle,medusa}.py and sglang/srt/configs/model_config.py. vLLM puts Eagle before each name
-# of an EAGLE head and takes the first that it has; SGLang takes the first. EAGLE-3's layers are inputs in vLLM, which
-# reads the key at the top first, and outputs in SGLang, which reads eagle_config alone.
+# Keys of config.json that decide what is loaded, from the same modules, vLLM's config.speculative and its configurations
+# of eagle and medusa, and SGLang's configs.model_config. vLLM puts Eagle before each name of an EAGLE head and takes the
+# first that it has; SGLang takes the first. EAGLE-3's layers are inputs in vLLM, which reads the key at the top first,
+# and outputs in SGLang, which reads eagle_config alone.
 KEYS = {
     "eagle": {"architectures": ["LlamaForCausalLMEagle", "LlamaForCausalLM"], "num_hidden_layers": 1},
     "eagle3": {
