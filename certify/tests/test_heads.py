@@ -29,11 +29,11 @@ LAYER = [*ATTENTION, *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "dow
 # Names that a checkpoint may have: all that a loader maps to a parameter, none that it refuses. Derived by reading
 # `load_weights` and `__init__` in vllm/model_executor/models of vLLM 0.32.0 and sglang/srt/models of SGLang 0.5.23
 # (named beside), where q, k, v and gate, up are read into one parameter each; vLLM's classes were also made without
-# its compiled part, loaded these heads by `get_model`, and had the same numbers in every parameter.
+# its compiled part, loaded these heads by its own loader, and had the same numbers in every parameter.
 NAMES = {
-    # module llama_eagle of both. fc.bias: SGLang has it and would keep a random one, vLLM passes over it
+    # module llama_eagle of both. fc.bias: SGLang would keep a random one, vLLM passes over it
     "eagle": {"embed_tokens.weight", "fc.weight", "fc.bias", *(f"layers.0.{name}" for name in LAYER)},
-    # module llama_eagle3 of both: "midlayer" is read as layers.0, t2d passed over; embeddings are the target's
+    # module llama_eagle3 of both: "midlayer" is layers.0, t2d is passed over; embeddings are the target's
     "eagle3": {
         "fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d", "midlayer.hidden_norm.weight",
         "midlayer.input_layernorm.weight", *(f"midlayer.{name}" for name in LAYER),
@@ -49,8 +49,8 @@ NAMES = {
     # vLLM's module medusa; SGLang has no Medusa
     "medusa": {f"{name}.weight" for k in range(3) for name in (f"blocks.{k}.layers.0", f"lm_heads.{k}")},
 }  # fmt: skip
-# Keys of config.json that decide what is loaded, from the same modules, vLLM's config.speculative and its configurations
-# of eagle and medusa, and SGLang's configs.model_config. vLLM puts Eagle before each name of an EAGLE head and takes the
+# Keys of config.json that decide what is loaded, from the same modules, vLLM's config.speculative and configurations of
+# eagle and medusa, and SGLang's configs.model_config. vLLM puts Eagle before each name of an EAGLE head and takes the
 # first that it has; SGLang takes the first. EAGLE-3's layers are inputs in vLLM, which reads the key at the top first,
 # and outputs in SGLang, which reads eagle_config alone.
 KEYS = {

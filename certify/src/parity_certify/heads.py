@@ -99,6 +99,9 @@ class Eagle3(Head):
     """EAGLE-3: a layer that reads the token and three of the target's layers, with an output of fewer tokens."""
 
     reads = "layers"
+    midlayer: Any
+    d2t: Tensor
+    t2d: Tensor
 
     def __init__(self, target: Any):
         super().__init__(target)
@@ -164,6 +167,7 @@ class Medusa(nn.Module):
     """Medusa: a residual block and an output for each of the next tokens, all from the target's last state."""
 
     reads = "last"
+    blocks: Any
 
     def __init__(self, target: Any):
         super().__init__()
@@ -236,7 +240,7 @@ def train_head(head: Any, target: Any, seed: int) -> float:
         )
         if accepted >= GOAL:
             break
-        loss = -sum((a * b)[:ROWS].sum(-1).mean() for a, b in pairs)
+        loss = -torch.stack([(a * b)[:ROWS].sum(-1).mean() for a, b in pairs]).sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
