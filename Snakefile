@@ -9,9 +9,9 @@
     snakemake --cores all --config scale=0.1                                         the same with a tenth of the images
     snakemake --cores all --config 'prompts={limit: 4}' text=null                    any key of it, as YAML; null takes one out
     snakemake --cores all --until decode                                             one rule and all that leads to it; --until takes one name
-    snakemake --cores all companions                                                 image.companions trained (docs/howto/companion.md)
-    snakemake --cores all field                                                      public implementations judged (docs/results/field.md)
-    snakemake --cores all reports                                                    others' bug reports put to the certifier (docs/results/reports.md)
+    snakemake --cores all speculators                                                 image.speculators trained (docs/howto/speculator.md)
+    snakemake -s field/Snakefile --cores all                                         public implementations judged (docs/results/field.md)
+    snakemake -s field/Snakefile --cores all reports                                 others' bug reports put to the certifier (docs/results/reports.md)
     snakemake --cores all train_embedded                                             train the embedded models anew
                                                                                      (text: train_words, continuous: train_continuous)
 
@@ -32,8 +32,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/speed.smk"
 include: "workflow/rules/equality.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/field.smk"
-include: "workflow/rules/companions.smk"
+include: "workflow/rules/speculators.smk"
 
 
 if MAIN and (ROOT / "workflow/experiments").is_dir():

@@ -44,7 +44,7 @@ def make_sampler(folder: Path, kind: str, options: dict[str, Any], end: int | No
     model = T.load_model(models.write_mellum(folder)[0]) if kind == "mellum" else models.make_model(kind, 4, 0)
     options = dict(options)
     if "num_assistant_tokens" in options:
-        options["assistant_model"] = models.make_companion(model, 0.3)
+        options["assistant_model"] = models.make_speculator(model, 0.3)
     make = T.Continuous if options.get("cache_implementation") == "paged" else T.Generate
     return make(model, length, options, end), T.compute_law(model, PROMPTS, length, options, end=end)
 

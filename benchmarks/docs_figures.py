@@ -66,10 +66,10 @@ COLUMNS = [  # columns of a run's summary.csv that are kept
 ]  # fmt: skip
 NOTE = (
     f"{PERCENT} intervals. Verdicts hold on small models, or on the worst of them, and not of the decoded model."
-    " Passes: of the target, each over so many tokens, and calls of a companion, which an image waits for, too."
+    " Passes: of the target, each over so many tokens, and calls of a speculator, which an image waits for, too."
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
-    " idle GPU, and a companion's call its share of the target's parameters; launch times are left out, which flatters"
-    " methods with a companion. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
+    " idle GPU, and a speculator's call its share of the target's parameters; launch times are left out, which flatters"
+    " methods with a speculator. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
     " passes and what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with"
     " another seed, prompt by prompt; so few prompts cannot show a small change."
 )
@@ -111,7 +111,7 @@ def keep_benchmark(name: str, rows: list[dict[str, Any]]) -> None:
 
 def collect_run(results: Path) -> pd.DataFrame:
     """Collect a row for each cell of a results folder: columns of summary.csv, the change of CLIP-score, at how many
-    places the law of one token was rejected, and shares of passes that a queue would save."""
+    places the distribution of one token was rejected, and shares of passes that a queue would save."""
     cells = pd.read_csv(results / "summary.csv").reindex(columns=COLUMNS).set_index("key", drop=False)
     tests = pd.read_csv(results / "equality.csv", low_memory=False)
     clip = tests[(tests["test"] == "CLIP: paired t") & (tests["repeat"] == 0)].set_index("key")
@@ -188,7 +188,7 @@ def show_timed(row: dict[str, Any]) -> Entry:
 
 
 def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:
-    """Write rows of a page's table: each entry's text and mark, behind it its detail in brackets, but for names and
+    """Write rows of a page's table: each entry's text and mark, behind it its detail in brackets, except names and
     verdicts, whose details are on the page."""
 
     def write(number: int, row: dict[str, Any]) -> str:
@@ -221,10 +221,10 @@ def format_passes(r: Any) -> str:
 
 
 def describe_same(rows: list[dict[str, Any]]) -> str:
-    """Say that the methods of these rows drew the same pictures, and whether they are those of plain decoding."""
+    """Say that the methods of these rows drew the same images, and whether they are those of plain decoding."""
     reason = ", those of plain decoding with their seed" if follows_plain(rows) else ""
     names = name_group([{**r, "name": f"`{r['label']}`"} for r in rows])
-    return f"{names} drew the same pictures{reason}."
+    return f"{names} drew the same images{reason}."
 
 
 def format_budgets(t: pd.DataFrame) -> str:
@@ -241,7 +241,7 @@ def format_budgets(t: pd.DataFrame) -> str:
         lines.append((f"`{r.method}`{mark(r)}", r.claim, *spent))
     note = (
         "Passes an image of the setting that gains most within so many tokens evaluated a pass, and the predicted gain"
-        " at flat cost, companions' calls counted. A method with a lossless and a lossy form has a line for each. This"
+        " at flat cost, speculators' calls counted. A method with a lossless and a lossy form has a line for each. This"
         " study draws too few sequences for verdicts: those are in the table of [every decoder](decoders.md)."
     )
     return f"{format_table(lines)}\n\n{note}"
@@ -267,8 +267,8 @@ def format_fastest(t: pd.DataFrame) -> str:
 
 def format_decoders(t: pd.DataFrame) -> str:
     """Write a table of decoders by year of publication: claim, verdict, how many times fewer passes each takes, and how
-    many times fewer calls if a companion's count as well."""
-    counts = ("passes, or calls in sequence, against plain decoding", "with a companion's calls")
+    many times fewer calls if a speculator's count as well."""
+    counts = ("passes, or calls in sequence, against plain decoding", "with a speculator's calls")
     lines = [("year", "decoder", "claim", "verdict", *counts)]
     rows = t[t["role"] == "method"].drop_duplicates(["kind", "label"]).itertuples()
     for year, r in sorted(((find_year(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
@@ -306,9 +306,18 @@ def format_verdict(r: Any) -> str:
 
 
 def format_continuous(t: pd.DataFrame) -> str:
-    """Write a table of the methods on vectors: share of pictures whose class is read right, accepted drafts,
-    evaluations of the target, speed, and tests of the law of one token."""
-    lines = [("variant", "class read", "drafts accepted", "target evaluations an image", "speed", "law of one token")]
+    """Write a table of the methods on vectors: share of images whose class is read right, accepted drafts,
+    evaluations of the target, speed, and tests of the distribution of one token."""
+    lines = [
+        (
+            "variant",
+            "class read",
+            "drafts accepted",
+            "target evaluations an image",
+            "speed",
+            "distribution of one token",
+        )
+    ]
     for r in t[t["kind"] == "continuous"].itertuples():
         drafts = f"{100 * r.acceptance:.0f}% of {r.drafted:,.0f}" if r.drafted else ""
         law = "not tested" if pd.isna(r.places) else f"rejected at {r.rejected:.0f} of {r.places:.0f} places"
@@ -363,7 +372,7 @@ def name_option_set(variant: str) -> str:
 
 
 def format_length_networks(t: pd.DataFrame) -> str:
-    """Write a table by method of the passes a picture at each length, and of how its tokens compare with plain
+    """Write a table by method of the passes an image at each length, and of how its tokens compare with plain
     decoding's in float64 and float32."""
     pictures = t.drop_duplicates("layout")
     heads = [f"{r.model}: {r.positions:,}" for r in pictures.itertuples()]
@@ -381,14 +390,14 @@ def describe_tokens(rows: pd.DataFrame) -> str:
     if not rows["coupled"].any():
         return "its own" if len(rows) else ""
     n = int(rows["differ"].sum())
-    return "plain decoding's" if not n else f"but for {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
+    return "plain decoding's" if not n else f"except {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
 
 
 def format_length_costs(t: pd.DataFrame) -> str:
     """Write a table by method of CPU-milliseconds a pass, and of caches, at each length, in float64."""
     rows = t[t["dtype"] == "float64"]
     lengths = list(dict.fromkeys(rows["positions"]))
-    units = ("ms a pass", "KiB a position and picture")
+    units = ("ms a pass", "KiB a position and image")
     lines = [("method", *(f"{unit}, {length:,}" for unit in units for length in lengths))]
     for variant, group in rows.groupby("variant", sort=False):
         of = group.set_index("positions")
@@ -410,7 +419,7 @@ GROWING = {
 
 
 def format_growth(t: pd.DataFrame) -> str:
-    """Write a table by part of CPU-seconds and peak MiB at each number of pictures."""
+    """Write a table by part of CPU-seconds and peak MiB at each number of images."""
     values = list(dict.fromkeys(t["images"]))
     lines = [("", *(f"{unit}, {value:,}" for unit in ("CPU-s", "MiB") for value in values))]
     for part, rows in t.groupby("part", sort=False):
@@ -421,13 +430,13 @@ def format_growth(t: pd.DataFrame) -> str:
     return format_table(lines)
 
 
-def format_companion_sizes(t: pd.DataFrame) -> str:
-    """Write a table with a line for each companion of a network of a published size: its share of the target, memory
-    asked and taken, CPU-seconds, and passes of a picture drawn with it."""
+def format_speculator_sizes(t: pd.DataFrame) -> str:
+    """Write a table with a line for each speculator of a network of a published size: its share of the target, memory
+    asked and taken, CPU-seconds, and passes of an image drawn with it."""
     lines = [
         (
-            "network, random", "companion", "of the target", "memory asked, MiB", "taken", "CPU-seconds",
-            "a picture, MiB", "passes", "tokens of `ar`",
+            "network, random", "speculator", "of the target", "memory asked, MiB", "taken", "CPU-seconds",
+            "an image, MiB", "passes", "tokens of `ar`",
         )
     ]  # fmt: skip
     for r in t.itertuples():
@@ -436,7 +445,7 @@ def format_companion_sizes(t: pd.DataFrame) -> str:
         passes = f"{r.passes:.0f} by `{r.method}`, of {r.side**2} tokens"
         network = f"{r.model}, {r.dtype}"
         memory = f"{r.asked:,}", f"{r.taken:,}", f"{r.seconds:.0f}", drawing
-        lines.append((network, f"`{r.companion}`", f"{r.share}%", *memory, passes, equal))
+        lines.append((network, f"`{r.speculator}`", f"{r.share}%", *memory, passes, equal))
     return format_table(lines)
 
 
@@ -469,7 +478,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "waits": ("full", format_waits),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
-    "companion-sizes": ("companion-sizes", format_companion_sizes),
+    "speculator-sizes": ("speculator-sizes", format_speculator_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
     "length-costs": ("length-networks", format_length_costs),
@@ -487,7 +496,7 @@ def format_block(name: str, root: Path = ROOT) -> str:
     origin = json.loads(file.with_suffix(".json").read_text())
     note = f", {origin['note']}" if origin.get("note") else ""
     busy = origin.get("load", 0) > BUSY * origin["cores"]
-    load = f", load {origin['load']} ({'busy' if busy else 'idle but for it'})" if "load" in origin else ""
+    load = f", load {origin['load']} ({'busy' if busy else 'nothing else running'})" if "load" in origin else ""
     facts = f"`{origin['command']}`, {origin['date']}, commit {origin['commit']}, {origin['cpu']}"
     facts += f", {origin['cores']} cores{load}{note}"
     return f"{format_rows(pd.read_csv(file))}\n\n*{facts}. Written by `python benchmarks/docs_figures.py`.*\n"

@@ -3,7 +3,7 @@ all of them can be listed.
 
 Each is read as a user's model: a stand-in in the released format, verified and loaded, under a caption's last tokens,
 with guidance and top-k. Its pictures are 2 x 2 codes of four, with its grammar's tokens between and behind them; the
-joint law of the codes is the network's. Its companions are random, too, and often wrong: a drafter in the format
+joint law of the codes is the network's. Its speculators are random, too, and often wrong: a drafter in the format
 released for LlamaGen or Anole; for the others, and as draft model, a second network of the family.
 """
 
@@ -88,8 +88,8 @@ class Target(Enumerated):
         draft model, and drafts in place of a drafter if the family has none."""
         inputs = {name: column.repeat_interleave(rows, 0) for name, column in self.inputs.items()}
         nets = self.loaded.nets | {"draft": self.second.nets["net"]}
-        target, companions = self.loaded.family.condition(nets, inputs, SAMPLING.guidance != 1)
-        return Sampled(target, SAMPLING, {"drafter": TabularDrafter(companions["draft"]), **companions})
+        target, speculators = self.loaded.family.condition(nets, inputs, SAMPLING.guidance != 1)
+        return Sampled(target, SAMPLING, {"drafter": TabularDrafter(speculators["draft"]), **speculators})
 
     @cached_property
     def forced(self) -> Tensor:

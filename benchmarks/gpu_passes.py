@@ -38,7 +38,7 @@ from parity.decode.output_buffer import now
 from parity.experiment.options import cap_small, methods, needs, options
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_companion
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_speculator
 from parity.models.discrete.prompts import condition_networks
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
@@ -91,7 +91,7 @@ def make_random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
 
 @dataclass
 class Networks:
-    """A random transformer of a size with its companions, and models of its batches to decode."""
+    """A random transformer of a size with its speculators, and models of its batches to decode."""
 
     config: LlamaGenConfig
     device: str
@@ -101,25 +101,25 @@ class Networks:
     def __post_init__(self) -> None:
         """Make the random networks and codebook, and the function that runs a pass, compiled if `fast`."""
         self.net = make_random_network(lambda: Transformer(self.config), self.device, self.dtype)
-        self.drafter = make_random_network(lambda: make_companion("drafter", self.config), self.device, self.dtype)
-        self.heads = make_random_network(lambda: make_companion("heads", self.config), self.device, self.dtype)
+        self.drafter = make_random_network(lambda: make_speculator("drafter", self.config), self.device, self.dtype)
+        self.heads = make_random_network(lambda: make_speculator("heads", self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
         self.run = CompiledPass(self.net.forward, torch.device(self.device).type) if self.fast else None
 
     @torch.inference_mode()
-    def model(self, batch: int, companion: str = "") -> Sampled:
-        """Make the model of `batch` random prompts with guidance. `companion` is "drafter", "draft", "heads" or "" for
+    def model(self, batch: int, speculator: str = "") -> Sampled:
+        """Make the model of `batch` random prompts with guidance. `speculator` is "drafter", "draft", "heads" or "" for
         none; the draft model is the network itself, so a pass of it costs the same."""
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
 
-        of_companion = {"drafter": self.drafter, "heads": self.heads, "draft": self.net}
-        nets = {"net": self.net, **{name: net for name, net in of_companion.items() if name == companion}}
+        of_speculator = {"drafter": self.drafter, "heads": self.heads, "draft": self.net}
+        nets = {"net": self.net, **{name: net for name, net in of_speculator.items() if name == speculator}}
         canvas = make_canvas(self.net, (self.codes, self.codes))
         embed = partial(embed_conditions, condition=condition, valid=valid, guided=True)
-        target, companions = condition_networks(nets, embed, canvas, self.run)
-        return Sampled(target, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)), companions)
+        target, speculators = condition_networks(nets, embed, canvas, self.run)
+        return Sampled(target, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)), speculators)
 
     def count_bytes(self, batch: int, context: int) -> int:
         """Count the bytes a pass reads: weights once, keys and values of `context` slots in both rows of a prompt."""

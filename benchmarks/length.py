@@ -94,7 +94,7 @@ def import_decoder(method: str) -> Any:
 
 
 class Network:
-    """A random network in a published layout, with every companion, for the CAPTIONS."""
+    """A random network in a published layout, with every speculator, for the CAPTIONS."""
 
     def __init__(self, layout: str, folder: Path):
         """Write the network's files to `folder`, as their authors do, and load them from there."""
@@ -105,22 +105,22 @@ class Network:
         self.inputs = load_encoder(self.manifest)(CAPTIONS[:ROWS])
 
     def load(self, dtype: torch.dtype) -> None:
-        """Load target and companions in a dtype."""
+        """Load target and speculators in a dtype."""
         loaded: Loaded = load(self.manifest, dtype=dtype)
         net: Any = loaded.nets["net"]
-        make = llamagen.make_companion if self.manifest["family"] == "llamagen" else llama.make_companion
-        companions: dict[str, Any] = {"draft": disturb(net), "heads": make("heads", net.config)}
-        companions["drafter"] = make("drafter", net.config)
+        make = llamagen.make_speculator if self.manifest["family"] == "llamagen" else llama.make_speculator
+        speculators: dict[str, Any] = {"draft": disturb(net), "heads": make("heads", net.config)}
+        speculators["drafter"] = make("drafter", net.config)
         for name, seed in (("heads", 3), ("drafter", 4)):
-            companions[name] = sharpen(companions[name].to(dtype), seed)
-        self.loaded, self.companions = loaded, companions
+            speculators[name] = sharpen(speculators[name].to(dtype), seed)
+        self.loaded, self.speculators = loaded, speculators
 
     def make_model(self, needs: str) -> Sampled:
-        """Make the model of all captions, which has read them, with the companion `needs` ("": none)."""
+        """Make the model of all captions, which has read them, with the speculator `needs` ("": none)."""
         family: Any = self.loaded.family
-        nets = self.loaded.nets | {name: net for name, net in self.companions.items() if name == needs}
-        target, companions = family.condition(nets, self.inputs, SAMPLING.guidance != 1)
-        return Sampled(target, SAMPLING, companions)
+        nets = self.loaded.nets | {name: net for name, net in self.speculators.items() if name == needs}
+        target, speculators = family.condition(nets, self.inputs, SAMPLING.guidance != 1)
+        return Sampled(target, SAMPLING, speculators)
 
 
 def disturb(net: Any) -> Any:
@@ -135,9 +135,9 @@ def disturb(net: Any) -> Any:
 
 
 def count_bytes(model: Any) -> int:
-    """Count the bytes of keys, values and features that a model and its companions hold."""
+    """Count the bytes of keys, values and features that a model and its speculators hold."""
     total = 0
-    for network in (model.network, *(model.companions or {}).values()):
+    for network in (model.network, *(model.speculators or {}).values()):
         layers = network.cache.layers if hasattr(network, "cache") else []
         stored = [x for layer in layers for x in (layer.keys, layer.values)]
         stored += [network.features] if hasattr(network, "features") else []

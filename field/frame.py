@@ -227,7 +227,7 @@ def write_models(out: Path) -> None:
     for name, sizes in made.items():
         if not (out / name / "config.json").is_file():
             models.write_model("mamba" if name == "mamba" else "llama", out / name, **sizes)
-            models.write_companions(out / name, out)
+            models.write_speculators(out / name, out)
         write_logits(out, name)
     prompts = np.random.default_rng(0)
     for length in (3, 10):

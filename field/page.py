@@ -227,7 +227,7 @@ def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
         result += [("Where", one["where"])]
         if reproduction:
             result.append(("Reproduction", f"field/{one['name']}/reproduce.py {shows}: {reproduction['prints']}"))
-    result.append(("Again", f"snakemake --cores all field --config only={one['name']}"))
+    result.append(("Again", f"snakemake -s field/Snakefile --cores all --config only={one['name']}"))
     return [(k, x) for k, x in result if x]
 
 
@@ -324,8 +324,8 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     lines += ["", "## What gave no verdict", ""] if silent else []
     lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]
     lines += ["", '## What "certified" does not say', "", NOT_SAID, "", "## Again", "", "```"]
-    lines += ["snakemake --cores all field                      # everything: hours, and tens of GB of environments"]
-    lines += ["snakemake --cores all field --config only=mlx-lm # one of them", "```", ""]
+    lines += ["snakemake -s field/Snakefile --cores all  # everything: hours, and tens of GB of environments"]
+    lines += ["snakemake -s field/Snakefile --cores all --config only=mlx-lm  # one of them", "```", ""]
     return "\n".join(lines)
 
 

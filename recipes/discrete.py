@@ -11,13 +11,13 @@ from parity.base.weights import load_network, load_weights, sha256
 from parity.embedded import scenes
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
-from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_companion
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_speculator
 from parity.models.discrete.prompts import compute_features
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig, to_pictures
-from parity.train.companions import HIDDEN, STREAM, initialise
 from parity.train.loop import Job, Recipe, reduce_precision
-from parity.train.losses import guide, measure_companion
+from parity.train.losses import guide, measure_speculator
+from parity.train.speculators import HIDDEN, STREAM, initialise
 from recipes import data
 from recipes.data import UNCONDITIONAL, draw_pictures, encode_scenes
 
@@ -217,8 +217,8 @@ def load_target(job: Job) -> tuple[Transformer, nn.Module]:
 SCALES = 1.0, 3.0  # bounds of the guidance scale that is drawn for each row when a draft model is trained
 
 
-def companion(job: Job) -> Recipe:
-    """Make the recipe of a companion of the trained `llamagen`: a draft model or heads, which learn its guided law
+def speculator(job: Job) -> Recipe:
+    """Make the recipe of a speculator of the trained `llamagen`: a draft model or heads, which learn its guided law
     (distillation for speculative decoding: Zhou et al. 2024) at scales drawn uniformly from SCALES, or EAGLE's drafter,
     which learns the laws of rows, a few without captions. Its log: Kullback-Leibler divergences in nats per token, in
     the end on held-out captions, at the mean scale."""
@@ -227,7 +227,7 @@ def companion(job: Job) -> Recipe:
     target, t5 = (net.to(job.device) for net in load_target(job))
     torch.manual_seed(job.seed)
     config = LLAMAGENS.get(job.name, LLAMAGEN)
-    net = make_companion(job.name, config)
+    net = make_speculator(job.name, config)
     if isinstance(net, Transformer):
         initialise(net)
     net.to(job.device)
@@ -236,7 +236,7 @@ def companion(job: Job) -> Recipe:
 
     @reduce_precision(job.device)
     def measure(ids, valid, tokens, scale, dropped):
-        """Measure the companion on rows, guided by `scale`, or those `dropped` without captions."""
+        """Measure the speculator on rows, guided by `scale`, or those `dropped` without captions."""
         e, v = embed_captions(t5, ids, valid)
 
         def embed(model):
@@ -249,7 +249,7 @@ def companion(job: Job) -> Recipe:
         tokens = tokens.repeat(2 if guided else 1, 1)
         with torch.no_grad():
             features = run(target, embed(target), tokens[:, :-1])
-        return measure_companion(job.name, net, target, embed, tokens, features, (law, law), LLAMAGEN.grid, run=run)
+        return measure_speculator(job.name, net, target, embed, tokens, features, (law, law), LLAMAGEN.grid, run=run)
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
@@ -314,8 +314,8 @@ RECIPES = {
     "text": text,
     "llamagen": llamagen,
     "llamagen8": llamagen,
-    "draft": companion,
-    "heads": companion,
-    "drafter": companion,
+    "draft": speculator,
+    "heads": speculator,
+    "drafter": speculator,
     "clip": clip,
 }

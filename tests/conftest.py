@@ -37,12 +37,12 @@ def all_weights(tmp_path, monkeypatch):
 
     folder = tmp_path / "weights"
     source = weights.EMBEDDED
-    sums, companions = [], []
+    sums, speculators = [], []
     folder.mkdir()
     for line in (source / "SHA256SUMS").read_text().splitlines():
         if line.split()[1] not in ("draft.safetensors", "llamagen8.safetensors"):
-            is_companion = line.split()[1] in ("drafter.safetensors", "heads.safetensors")
-            (companions if is_companion else sums).append(line)
+            is_speculator = line.split()[1] in ("drafter.safetensors", "heads.safetensors")
+            (speculators if is_speculator else sums).append(line)
             (folder / line.split()[1]).symlink_to(source / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     digests = (
@@ -57,7 +57,7 @@ def all_weights(tmp_path, monkeypatch):
         publish(net, folder / f"{name}.safetensors", asdict(config))
         digest = hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
         sums.insert(3 + i, f"{digest}  {name}.safetensors")
-    (folder / "SHA256SUMS").write_text("\n".join([*sums, *companions]) + "\n")
+    (folder / "SHA256SUMS").write_text("\n".join([*sums, *speculators]) + "\n")
     monkeypatch.setattr(weights, "EMBEDDED", folder)
     return folder, digests
 

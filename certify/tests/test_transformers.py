@@ -23,7 +23,7 @@ QUIET = {"tell": lambda text: None, "draws": 299}
 def pair():
     """A tiny target, and an assistant whose laws differ from it."""
     target = models.make_model("llama", 4, 0)
-    return target, models.make_companion(target, 0.3)
+    return target, models.make_speculator(target, 0.3)
 
 
 def test_the_law_of_a_model_is_its_own(pair):
@@ -51,7 +51,7 @@ def test_models_are_neither_flat_nor_certain(kind):
     assert certificate.exit_code == 0 and certificate.details["drafted"] is None, str(certificate)
 
 
-def test_a_companion_is_as_far_away_as_was_asked(pair, tmp_path):
+def test_a_speculator_is_as_far_away_as_was_asked(pair, tmp_path):
     target = pair[0]
     assert abs(models.compute_mean_tv(*map(models.compute_conditionals, pair)) - 0.3) < 0.015
     models.save_model(target, tmp_path)
@@ -134,7 +134,7 @@ def test_other_ways_of_generate(pair, tmp_path, mode):
 
 
 def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
-    """Its own are consistent, those of its companion are rejected; a token outside and no prompt are one line."""
+    """Its own are consistent, those of its speculator are rejected; a token outside and no prompt are one line."""
     target, second = pair
     models.save_model(target, tmp_path / "target")
     for name, model in (("right", target), ("wrong", second)):

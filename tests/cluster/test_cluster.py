@@ -98,7 +98,7 @@ needs_slurm = pytest.mark.skipif(
 
 def list_resources(project, profile):
     """List what each job of every.yaml would ask for under a profile, (rule, {resource: value}), by a dry run."""
-    flags = ["--profile", f"profiles/{profile}", "--configfile", "every.yaml", "--dry-run", "companions", "all"]
+    flags = ["--profile", f"profiles/{profile}", "--configfile", "every.yaml", "--dry-run", "speculators", "all"]
     command = [sys.executable, "-m", "snakemake", *flags]
     finished = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     output = finished.stdout + finished.stderr
@@ -115,7 +115,7 @@ def test_every_job_gets_a_partition_by_whether_it_has_a_device(profile, tmp_path
 
     project = copy_project(tmp_path)
     config = yaml.safe_load(ALL_KINDS)
-    config["image"] |= {"companions": {"draft": {"steps": 2}}, "methods": {"ar": [{}], "vvs": [{}]}}
+    config["image"] |= {"speculators": {"draft": {"steps": 2}}, "methods": {"ar": [{}], "vvs": [{}]}}
     (project / "every.yaml").write_text(yaml.safe_dump(config))
     jobs = list_resources(project, profile)
     with_device = {rule for rule, asked in jobs if "gpu" in asked}
@@ -125,7 +125,7 @@ def test_every_job_gets_a_partition_by_whether_it_has_a_device(profile, tmp_path
         for rule, body in re.findall(r"^rule (\w+):(.*?)(?=^\S|\Z)", file.read_text(), re.MULTILINE | re.DOTALL)
         if re.search(r"^ +gpu=gpu,", body, re.MULTILINE)
     }
-    assert {"decode", "captions", "reference", "speed", "companion", "drafted_trees"} <= written & with_device
+    assert {"decode", "captions", "reference", "speed", "speculator", "drafted_trees"} <= written & with_device
     assert not {rule for rule, asked in jobs if "gpu" not in asked} & written
     assert {rule for rule, asked in jobs if asked.get("slurm_extra") == "--exclusive"} == {"speed"}
     settings = yaml.safe_load((project / f"profiles/{profile}/profile.yaml").read_text())

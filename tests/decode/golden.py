@@ -5,7 +5,11 @@ int64, then passes and nodes (of texts: words of the auxiliary drafter; of conti
 image without), summed over rows.
 Vectors are rounded to 1e-6. All are computed in float64 on a CPU, so that the order of sums does not matter.
 
+Its first entry is ENGINE of `parity.experiment.code_digest`, the number that names samples: cases that change where the
+number does not are not written, unless (--own) the decoder's or family's own module has changed, which names them too.
+
 python -m tests.decode.golden --write                  compute all cases and rewrite the file
+python -m tests.decode.golden --write --own            the same after an edit of decoders or families alone
 python -m tests.decode.golden --write anole janus      compute those of some families alone
 """
 
@@ -26,6 +30,7 @@ from parity.base.files import dump_canonical, read_json
 from parity.base.weights import read_shapes, save_weights
 from parity.decode import loop
 from parity.experiment import options
+from parity.experiment.code_digest import ENGINE
 from parity.inputs import tasks
 from parity.models import add, fetch
 from parity.models.discrete.load import load_encoder
@@ -110,7 +115,7 @@ def list_head_shapes(hidden: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def write_companions(family: str, target: Path, folder: Path) -> dict[str, Path]:
+def write_speculators(family: str, target: Path, folder: Path) -> dict[str, Path]:
     """Write draft model, drafter and heads of a random target; return their paths. The drafter is in its released
     layout for the families that have one, else as `parity train` writes it."""
     draft = write_drawn(family, folder / "draft", f"{family} draft", family)
@@ -133,14 +138,14 @@ def write_companions(family: str, target: Path, folder: Path) -> dict[str, Path]
 
 
 def make_manifest(family: str, folder: Path) -> dict[str, Any]:
-    """Make the manifest of a family: its embedded model, or a random one of its published format with all companions,
+    """Make the manifest of a family: its embedded model, or a random one of its published format with all speculators,
     which is written to `folder`."""
     if family not in RANDOM:
         entry = {"family": "llamagen", "grid": EMBEDDED[family]} if family in EMBEDDED else {"family": family}
         return fetch.make_manifest(find_kind(family), family, entry, folder)
     paths = write_drawn(family, folder / "target")
     target = paths.get("model", paths.get("transformer", folder))
-    elsewhere = write_companions(family, target, folder / "companions")
+    elsewhere = write_speculators(family, target, folder / "speculators")
     if target.is_dir() and "vq" in paths:
         elsewhere["vq"] = paths["vq"]
     source = target if target.is_dir() else folder / "target"
@@ -160,10 +165,10 @@ class Golden:
     def __init__(self, family: str, folder: Path):
         """Make the family's models; what is written for them is in `folder`."""
         self.family, self.kind, self.manifest = family, find_kind(family), make_manifest(family, folder)
-        self.loaded: dict[str, Any] = {}  # by the companion that is loaded with the target
+        self.loaded: dict[str, Any] = {}  # by the speculator that is loaded with the target
 
     def list_methods(self) -> list[str]:
-        """List the methods of this family's cases; those that need a companion are on `embedded16` alone."""
+        """List the methods of this family's cases; those that need a speculator are on `embedded16` alone."""
         methods = options.methods(self.kind)
         if self.family in EMBEDDED:
             return [m for m in methods if bool(options.needs(self.kind, m)) == (self.family == "embedded16")]
@@ -226,7 +231,7 @@ def read_golden(family: str) -> dict[str, Case]:
 
 def main() -> None:
     """Compute the cases of the families that the command names, or of all, and rewrite the file with them."""
-    flag, *families = sys.argv[1:] or [""]
+    flag, *families = [word for word in sys.argv[1:] if word != "--own"] or [""]
     if flag != "--write" or set(families) - set(FAMILIES):
         sys.exit(f"{' '.join(sys.argv[1:])}: allowed: --write, then names of {', '.join(FAMILIES)}")
     cases: dict[str, Case] = {}
@@ -236,6 +241,12 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             cases |= Golden(family, Path(folder)).generate()
+    recorded = read_json(GOLDEN)
+    shared = {name: case for name, case in recorded.items() if name in cases}
+    changed = list_differences(shared, {name: cases[name] for name in shared})
+    if changed and recorded["ENGINE"] == [ENGINE] and "--own" not in sys.argv:
+        sys.exit("\n".join([*changed, "error: raise ENGINE in src/parity/experiment/code_digest.py, or --own"]))
+    cases = {"ENGINE": [ENGINE], **cases}
     lines = ",\n".join(f"{dump_canonical(name)}: {dump_canonical(case)}" for name, case in cases.items())
     GOLDEN.write_text(f"{{\n{lines}\n}}\n")
 

@@ -52,9 +52,9 @@ def loaded(monkeypatch):
 def fix_model(model, static):
     """Let a model decode with shapes fixed as on a GPU."""
     model.static = model.network.cache.static = static
-    for companion in (model.companions or {}).values():
-        if hasattr(companion, "cache"):
-            companion.cache.static = static
+    for speculator in (model.speculators or {}).values():
+        if hasattr(speculator, "cache"):
+            speculator.cache.static = static
     return model
 
 

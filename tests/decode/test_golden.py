@@ -4,12 +4,19 @@ from typing import Any
 
 import pytest
 
-from tests.decode.golden import FAMILIES, LONG, Golden, list_differences, read_golden
+from parity.base.files import read_json
+from parity.experiment.code_digest import ENGINE
+from tests.decode.golden import FAMILIES, GOLDEN, LONG, Golden, list_differences, read_golden
 
 
 @pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.long] * (f in LONG)) for f in FAMILIES])
 def test_tokens_passes_and_nodes_are_those_recorded(family, tmp_path):
     assert not list_differences(read_golden(family), dict(Golden(family, tmp_path).generate()))
+
+
+def test_the_number_that_names_samples_is_that_of_the_recorded_cases():
+    """Shared code that changes what is drawn raises it, so that samples of before are not taken for today's."""
+    assert read_json(GOLDEN)["ENGINE"] == [ENGINE], "python -m tests.decode.golden --write"
 
 
 CHANGES: dict[str, dict[str, Any]] = {

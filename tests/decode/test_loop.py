@@ -78,7 +78,7 @@ def test_out_of_memory_halves_the_batch_with_the_same_tokens(capsys):
         decode("discrete", Scarce(0, ZeroDivisionError), make_spec(window=3), ROWS, 2)
 
 
-def test_calls_of_a_companion_are_counted_separately():
+def test_calls_of_a_speculator_are_counted_separately():
     """A pass of `spec` calls its draft model once a draft, with one token each but the first, which reads two."""
     loaded = Loaded(drafts=True)
     shard = decode("discrete", loaded, make_spec("spec", gamma=2), ROWS, 7)
@@ -95,8 +95,8 @@ def test_timed_networks_stand_in_for_a_models_own():
     drafter = TabularDrafter(draft)
     networks = (model, draft, drafter)
     clock = Clock(torch.device("cpu"))
-    companions = {"draft": draft, "drafter": drafter}
-    timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0), companions), clock)
+    speculators = {"draft": draft, "drafter": drafter}
+    timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0), speculators), clock)
     assert not any(name in vars(network) for network in networks for name in ("logits", "tree"))
     tokens, positions = torch.zeros(2, 3, dtype=torch.int64), torch.arange(-1, 2).expand(2, -1)
     law = timed.logits(tokens, positions)

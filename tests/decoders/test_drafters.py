@@ -168,8 +168,8 @@ def test_one_branch_is_a_chain(init, warm):
 
 
 @pytest.mark.parametrize("method", ["mtj_draft", "mtj_heads"])
-def test_the_target_as_companion_ends_in_one_pass(method):
-    """The first pass is drafted too; another companion takes more."""
+def test_the_target_as_speculator_ends_in_one_pass(method):
+    """The first pass is drafted too; another speculator takes more."""
     method_options = {"window": 6, "branches": 0, "rounds": 6}
     perfect = decode_table(method, LOGITS, 6, 500, drafts=LOGITS, **method_options)
     imperfect = decode_table(method, LOGITS, 6, 500, **method_options)

@@ -19,7 +19,7 @@ from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_companion
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_speculator
 from parity.models.discrete.prompts import condition_networks
 from tests.elsewhere import DEVICE, simulate_device, unwrap
 from tests.tables import draw_prompts, import_decoder, make_text_model
@@ -54,8 +54,8 @@ class Nets:
         """Make the networks of every family, random and in float64."""
         self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
         self.drafter, self.heads = (
-            randomize(make_companion("drafter", LLAMAGEN), 2),
-            randomize(make_companion("heads", LLAMAGEN), 3),
+            randomize(make_speculator("drafter", LLAMAGEN), 2),
+            randomize(make_speculator("heads", LLAMAGEN), 3),
         )
         self.families = {
             "mar": [randomize(mar.MARNet(MAR), s, 0.1) for s in (0, 1)],
@@ -78,7 +78,7 @@ class Nets:
         ]
 
     def make_llamagen(self, put: Put) -> Sampled:
-        """Make a guided image model of ROWS captions, with all companions; `put` moves its inputs."""
+        """Make a guided image model of ROWS captions, with all speculators; `put` moves its inputs."""
         generator = torch.Generator().manual_seed(5)
         condition = put(torch.randn(ROWS, 3, 4, generator=generator, dtype=torch.float64))
         captions = torch.tensor([[True] * 3, [False, True, True], [False, False, True]])
@@ -86,8 +86,8 @@ class Nets:
         codes = torch.randn(16, 2, generator=generator, dtype=torch.float64)
         canvas = make_canvas(self.net, (put(torch.nn.functional.normalize(codes)), put(codes)))
         nets = {"net": self.net, "drafter": self.drafter, "draft": self.small, "heads": self.heads}
-        model, companions = condition_networks(nets, lambda net: embed_conditions(net, condition, valid, True), canvas)
-        return Sampled(model, TokenSampling(guidance=1.8, top_k=12), companions)
+        model, speculators = condition_networks(nets, lambda net: embed_conditions(net, condition, valid, True), canvas)
+        return Sampled(model, TokenSampling(guidance=1.8, top_k=12), speculators)
 
     def make_xlnet(self, put: Put) -> CachedXLNet:
         """Make an any-subset model with random weights, which `put` moves."""

@@ -18,7 +18,7 @@ from parity.base.errors import ConfigError
 from parity.decode.discrete import record
 from parity.decode.loop import Queue
 from parity.experiment.options import declaration, is_coupled, methods, needs, options
-from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, make_companion
+from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, make_speculator
 from tests.tables import import_decoder
 
 SIZES = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=5, prefix=6, caption_dim=16, multiple_of=16)
@@ -31,7 +31,7 @@ LARGEST = 40  # of an option that is a whole number
 def make_networks():
     """Make a network, a draft model that is the same but for some noise, heads and a drafter."""
     torch.manual_seed(0)
-    nets = {"net": Transformer(SIZES), **{name: make_companion(name, SIZES) for name in ("heads", "drafter")}}
+    nets = {"net": Transformer(SIZES), **{name: make_speculator(name, SIZES) for name in ("heads", "drafter")}}
     for net in nets.values():
         net.double().eval().requires_grad_(False)
         for weight in net.parameters():
@@ -44,21 +44,21 @@ def make_networks():
 
 
 def make_model(rows, need, sampling, static, queue=None):
-    """Make the model of some captions with the companion `need`. static: with shapes fixed as on a GPU; queue: rows
+    """Make the model of some captions with the speculator `need`. static: with shapes fixed as on a GPU; queue: rows
     that wait for a place."""
     nets = make_networks()
     batch = CAPTIONS[rows], VALID[rows], sampling.guidance != 1
     model = LlamaGen(nets["net"], *batch)
     model.cache.static = static
-    companions = {}
+    speculators = {}
     if need == "draft":
-        companions["draft"] = LlamaGen(nets["draft"], *batch)
-        companions["draft"].cache.static = static
+        speculators["draft"] = LlamaGen(nets["draft"], *batch)
+        speculators["draft"].cache.static = static
     if need == "heads":
-        companions["heads"] = FeatureHeads(nets["heads"], model)
+        speculators["heads"] = FeatureHeads(nets["heads"], model)
     if need == "drafter":
-        companions["drafter"] = EagleDrafter(nets["drafter"], model)
-    return Sampled(model, sampling, companions, queue)
+        speculators["drafter"] = EagleDrafter(nets["drafter"], model)
+    return Sampled(model, sampling, speculators, queue)
 
 
 def draw_option(rng, hint, default):

@@ -30,7 +30,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 TOLD = (".md", ".py", ".smk", "Snakefile", ".bib", ".toml")  # what these files name is checked
 READ = (*TOLD, ".yaml", ".yml", ".j2", ".js")  # these have names of their own
 LEFT_OUT = ("CHANGELOG.md", "docs/results/field.md", "docs/results/reports.md", "field/")  # history, others' code
-WRITTEN = re.compile(r"results/|NAME|FOLDER|FILE|mine\b|own\b|path/|/distinct|companions/|lossless/|data/|tried/")
+WRITTEN = re.compile(r"results/|NAME|FOLDER|FILE|mine\b|own\b|path/|/distinct|speculators/|lossless/|data/|tried/")
 THEIRS = re.compile(r"vllm/|samd|\w+/modeling_|models/drafters/|language/t5|evaluation/|Tree/")
 # files of readers, and of repositories whose behaviour is followed
 FILES = {

@@ -30,7 +30,7 @@ PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").rglo
 PAGES += [ROOT / "decoders/README.md", ROOT / "docs/results/engines.md"]
 # pages with snippets that decode, judge or tune
 DECODING = (
-    "certify", "checkpoint", "companion", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts",
+    "certify", "checkpoint", "speculator", "decoder", "engine", "experiment", "generate", "speed", "tables", "texts",
     "train-arm", "transformers", "README",
 )  # fmt: skip
 CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder, and where the page has it

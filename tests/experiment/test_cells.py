@@ -1,11 +1,15 @@
 """A cell's key is a digest of all that its samples depend on, and of nothing else; what modules declare is read."""
 
+from dataclasses import replace
+
 import pytest
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, layers, module_metadata, options, paths
+from parity.experiment import cells as parity_cells
+from parity.experiment import checks, code_digest, layers, module_metadata, options, paths, weights
 from parity.experiment.cells import cells, find_reference, long_variant, variant, variant_key
 from parity.experiment.cells import test_key as cell_test_key
+from parity.experiment.schema import HeadSpec, SamplingSpec
 
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
 TEXT = {"methods": {"sequential": [{}], "assd": [{"k": 5}]}, "tasks": {"infilling": [{"rows": 8}], "stories": [{}]}}
@@ -37,6 +41,48 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
     assert base == list_keys(image=image(), experiment="other", equality={"n": 50_000})
     # A default that is written out changes no key.
     assert base == list_keys(image=image({**METHODS, "jacobi": [{"window": 16}]}))
+
+
+def test_an_option_that_a_later_version_adds_renames_no_cell(monkeypatch):
+    """Of sampling, and of a decoder; a value that is no default does rename."""
+
+    class Later(SamplingSpec):
+        top_n_sigma: float = 0.0
+
+    before = {c.key: c for c in list_cells(image=image())}
+    later = {key: replace(c, spec=c.spec | {"sampling": c.spec["sampling"] | {"top_n_sigma": 0.0}})
+             for key, c in before.items()}  # fmt: skip
+    monkeypatch.setitem(parity_cells.SAMPLINGS, "discrete", Later)
+    assert [c.key for c in later.values()] == list(before)
+    other = [replace(c, spec=c.spec | {"sampling": c.spec["sampling"] | {"top_n_sigma": 1.0}}) for c in later.values()]
+    assert not {c.key for c in other} & set(before)
+    defaults = options.options("discrete", "sjd", {})
+    (sjd, *_) = (c for c in before.values() if c.spec["method"] == "sjd")
+    monkeypatch.setattr(parity_cells, "fill_options", lambda *_: defaults | {"newest": False})
+    assert replace(sjd, spec=sjd.spec | {"options": sjd.spec["options"] | {"newest": False}}).key == sjd.key
+
+
+@pytest.mark.parametrize("sections", [{"image": image()}, {"text": TEXT}, {"continuous": VECTORS}])
+def test_what_is_left_out_of_a_specification_is_filled_in_again(sections):
+    config = checks.make_config(sections)
+    for c in cells(config, ["a"]):
+        family = weights.list_models(config, c.kind)[c.spec["model"]].family
+        assert parity_cells.complete(c.kind, c.asked, family) == c.spec
+        assert parity_cells.complete(c.kind, c.spec, family) == c.spec
+
+
+DEFAULTS = (
+    {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0},
+    {"steps": 25, "sampler": "ddpm", "eta": 1.0, "temperature": 1.0, "guidance": 1.0, "guidance_schedule": "linear"}
+    | {"clip": 0.0, "last": "noise"},
+)
+
+
+def test_a_changed_default_of_sampling_raises_the_number_that_names_samples():
+    """Keys leave defaults out, so samples at an old default would be taken for those at the new one."""
+    now = SamplingSpec().model_dump(), HeadSpec().model_dump()
+    kept = [{k: values[k] for k in old} for values, old in zip(now, DEFAULTS, strict=True)]
+    assert (code_digest.ENGINE, kept) == (1, list(DEFAULTS)), "raise ENGINE, then write both here"
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_a_figure_of_an_unknown_paper_is_one_clear_line(paper, words):
     checks.check_sources(checks.make_config(figure(paper="Teng et al. 2024 (SJD), Fig. 8, Table 9")), PUBLISHED)
 
 
-def write_companion(file: Path, **header) -> None:
+def write_speculator(file: Path, **header) -> None:
     """Write a safetensors file without tensors, whose header holds a configuration."""
     text = json.dumps({"__metadata__": {"config": json.dumps(header)}}).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text)
@@ -205,14 +205,14 @@ def write_companion(file: Path, **header) -> None:
 )
 def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, header, words):
     monkeypatch.setattr(weights, "EMBEDDED", tmp_path)
-    write_companion(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
+    write_speculator(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
     (tmp_path / "SHA256SUMS").write_text("ab  llamagen.safetensors\n")
     if header is not None:
-        write_companion(tmp_path / "drafter.safetensors", **header)
+        write_speculator(tmp_path / "drafter.safetensors", **header)
     methods = ("eagle", "lantern", "lantern_pp", "vvs")
     for method in methods:
         assert_refused(words, checks.make_config, add(**{method: [{}]}))
-    write_companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
+    write_speculator(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
     checks.make_config(add(**{method: [{}] for method in methods}))
     with pytest.raises(ConfigError, match=r"methods.vvs.0.k = 1024: allowed: at most 1023 with models.scenes"):
         checks.make_config(add(vvs=[{"k": 1024}]))

@@ -1,24 +1,37 @@
-"""The import closure of a module, which holds nothing of other kinds, and a digest that writing does not change."""
+"""Which edits change the code that a result is named by, and which do not."""
 
 import pytest
 
+from parity.base.files import read_json
 from parity.experiment import code_digest
+
+SOURCE = '''"""Says."""
+import warnings
+
+LEVEL = Field(2, description="of something")
+
+
+def f(x):
+    """Says."""
+    if x:
+        raise ValueError(f"{x}: not allowed")  # refused
+    warnings.warn("it is so")
+    return max(x, LEVEL)
+'''
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of four modules in place of `parity`: a imports b, b imports c inside a function, d is alone."""
+    """A package in place of `parity`, with a module, a package with a template, and a module of no one."""
     folder = tmp_path / "parity"
-    (folder / "leaf").mkdir(parents=True)
+    (folder / "pages/templates").mkdir(parents=True)
     for name, text in {
-        "__init__": "",
-        "leaf/__init__": "",
-        "a": '"""A."""\nimport os\nfrom parity import b\nx = 1\n',
-        "b": "def f():\n    from parity.leaf.c import g\n    return g\n",
-        "leaf/c": 'def g():\n    """Says."""\n    return 2  # two\n',
-        "d": "y = 3\n",
+        "a.py": SOURCE,
+        "b.py": "y = 3\n",
+        "pages/__init__.py": "",
+        "pages/templates/page.j2": "x",
     }.items():
-        (folder / f"{name}.py").write_text(text)
+        (folder / name).write_text(text)
     monkeypatch.setitem(code_digest.ROOTS, "parity", tmp_path)
     clear_caches()
     yield folder
@@ -26,49 +39,67 @@ def package(tmp_path, monkeypatch):
 
 
 def clear_caches():
-    for name in ("find_file", "parse_source", "list_imports", "digest_module", "digest"):
+    for name in ("find_file", "digest_source", "digest_module", "digest"):
         getattr(code_digest, name).cache_clear()
 
 
-def test_closure_holds_nested_imports_and_their_packages(package):
-    assert code_digest.list_closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
-    assert code_digest.list_closure("parity.d") == ["parity", "parity.d"]
-    with pytest.raises(ValueError, match=r"parity.none: no module"):
-        code_digest.list_closure("parity.none")
-
-
 @pytest.mark.parametrize(
-    ("file", "old", "new", "changes"),
+    ("old", "new", "changes"),
     [
-        ("leaf/c", "return 2", "return 3", True),
-        ("leaf/c", "# two", "# deux", False),
-        ("leaf/c", "Says.", "Says more, on\n    two lines.", False),
-        ("a", '"""A."""\n', "", False),
-        ("a", "x = 1", "x = 1\n\n\nx  = 1", True),
-        ("d", "y = 3", "y = 4", False),
+        ("max(x", "min(x", True),
+        ("Field(2", "Field(3", True),
+        ("if x:", "if not x:", True),
+        ("ValueError(", "KeyError(", True),
+        ("refused", "not taken", False),
+        ('"""Says."""', '"""Says more,\n    on two lines."""', False),
+        ("of something", "of another thing", False),
+        ("not allowed", "too large; allowed: 0", False),
+        ("it is so", "it is otherwise", False),
     ],
 )
-def test_digest_changes_with_code_alone(package, file, old, new, changes):
-    old_digest = code_digest.digest("parity.a")
-    path = package / f"{file}.py"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
+def test_what_only_readers_see_is_no_code(package, old, new, changes):
+    before = code_digest.digest("parity.a")
+    assert old in SOURCE
+    (package / "a.py").write_text(SOURCE.replace(old, new))
     clear_caches()
-    assert (code_digest.digest("parity.a") != old_digest) == changes
+    assert (code_digest.digest("parity.a") != before) == changes
 
 
-@pytest.mark.parametrize("file", ["leaf/templates/page.html.j2", "leaf/c.json"])
-def test_templates_beside_a_package_and_json_beside_a_module_are_part_of_it(package, file):
-    digest = code_digest.digest("parity.leaf.c")
-    (package / file).parent.mkdir(exist_ok=True)
-    (package / file).write_text("{}")
+def test_a_result_is_named_by_its_own_modules_and_shared_numbers(package, monkeypatch):
+    before = code_digest.digest("parity.a"), code_digest.digest("parity.a", measured=True)
+    (package / "b.py").write_text("y = 4\n")
     clear_caches()
-    assert code_digest.digest("parity.leaf.c") != digest
-
-
-def test_a_digest_within_packages_ignores_edits_elsewhere(package):
-    digests = code_digest.digest("parity.leaf.c"), code_digest.digest("parity.leaf.c", within=("parity.leaf.c",))
-    (package / "leaf/__init__.py").write_text("CHANGED = 1")
+    assert (code_digest.digest("parity.a"), code_digest.digest("parity.a", measured=True)) == before
+    monkeypatch.setattr(code_digest, "MEASURING", 10**6)
     clear_caches()
-    assert code_digest.digest("parity.leaf.c") != digests[0]
-    assert code_digest.digest("parity.leaf.c", within=("parity.leaf.c",)) == digests[1]
+    assert code_digest.digest("parity.a") == before[0]
+    assert code_digest.digest("parity.a", measured=True) != before[1]
+    monkeypatch.setattr(code_digest, "ENGINE", 10**6)
+    clear_caches()
+    assert code_digest.digest("parity.a") != before[0]
+
+
+def test_a_package_is_all_its_files(package):
+    before = code_digest.digest("parity.pages")
+    (package / "pages/templates/page.j2").write_text("y")
+    clear_caches()
+    assert code_digest.digest("parity.pages") != before
+    with pytest.raises(ValueError, match=r"parity\.none: no module"):
+        code_digest.digest("parity.none")
+
+
+def test_a_run_says_what_it_makes_again_and_why(package, tmp_path, monkeypatch):
+    record, used = tmp_path / "code.json", {"parity.a": "its cells are"}
+    assert code_digest.describe_changes(used, record) == []
+    code_digest.record_code(used, record)
+    code_digest.record_code({"parity.b": ""}, record)
+    assert code_digest.describe_changes(used, record) == []
+    (package / "a.py").write_text(SOURCE.replace("max", "min"))
+    clear_caches()
+    assert code_digest.describe_changes(used, record) == [
+        "parity.a has changed since the last run: its cells are made again"
+    ]
+    assert read_json(record).keys() == {"ENGINE", "MEASURING", "parity.a", "parity.b"}
+    monkeypatch.setattr(code_digest, "ENGINE", 10**6)
+    clear_caches()
+    assert "everything is made again" in code_digest.describe_changes(used, record)[0]

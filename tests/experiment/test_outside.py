@@ -20,7 +20,7 @@ from tests import tables
 
 CACHED = (
     decoders.list_installed, module_metadata.parse_outline, options.declaration, options.make_option_schema,
-    code_digest.find_file, code_digest.parse_source, code_digest.list_imports, code_digest.digest_module,
+    code_digest.find_file, code_digest.digest_source, code_digest.digest_module,
     code_digest.digest,
 )  # fmt: skip
 PLAIN = (new.HEAD + new.DISCRETE).format(name="mine")
@@ -104,16 +104,16 @@ def test_a_cell_of_a_file_has_a_key_of_its_code_and_a_name_for_a_folder(folder):
         assert all(after[name].key == before[name].key for name in ("ar", "sjd"))
 
 
-def test_the_code_of_a_package_is_followed_and_that_of_others_is_not(folder, monkeypatch):
+def test_an_edit_of_any_module_of_a_package_makes_other_cells(folder, monkeypatch):
     site = install(folder, "others", "theirs", "mine:mine", f"import parts\n{PLAIN}")
     monkeypatch.syspath_prepend(site)
     code_digest.ROOTS.pop("mine", None)
     forget()
-    assert "numpy" not in code_digest.list_closure(decoders.find_source("discrete", "theirs").module)
-    first, key = code_digest.digest("mine"), list_cells({"theirs": [{}]})["theirs"].key
+    module = decoders.find_source("discrete", "theirs").module
+    first, key = code_digest.digest(module), list_cells({"theirs": [{}]})["theirs"].key
     (site / "mine.py").write_text(f"import parts\n{PLAIN}\nMORE = 1\n")
     forget()
-    assert code_digest.digest("mine") != first
+    assert code_digest.digest(module) != first
     assert list_cells({"theirs": [{}]})["theirs"].key != key
 
 

@@ -1,5 +1,6 @@
 """The frame of field/: folders that are right, faulty, that crash, hang or lack their code; and the page."""
 
+import importlib
 import json
 import re
 import runpy
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from parity_certify import certify_conditions, certify_verifier
 
 ROOT = Path(__file__).resolve().parents[2]
 VERIFIER = """
@@ -210,3 +212,44 @@ def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
     assert "| needs a GPU |" in text
     assert "| certified, TV ≤ 0.050 |" in text
     assert "| consistent, TV ≤ 0.167 |" in text  # as on the page of the field, whatever margin was asked
+
+
+def test_the_reports_page_keeps_remade_reports_apart() -> None:
+    """A report that was remade in our own code counts neither as one that was run nor among the controls."""
+    page = runpy.run_path(str(ROOT / "field/reports/page.py"))
+    verdict = {"kind": "lossy", "words": "lossy: TV = 0.2", "where": "soft, prompt [0]", "bound": 1.0}
+    verdict["reason"] = "rejected on 2 seeds, p <= 0.01 each"
+    right = {"kind": "certified", "words": "certified lossless", "where": "", "bound": 0.0401, "reason": ""}
+    about = {"report": "address", "version": "1", "kind": "fault", "expect": "lossy", "remade": True}
+    row = {"case": "default", "verdict": verdict, "n": [100, 200], "error": "", "seconds": 1.26}
+    fixed = row | {"case": "default, without the fault", "verdict": right, "n": [300]}
+    missed = about | {"name": "missed", "missed": "too rare", "rows": [row | {"verdict": right}, fixed]}
+    reports = [about | {"name": "found", "rows": [row, fixed]}, missed]
+    text = page["write_document"](reports)
+    assert "- Found: 1 of 2." in text
+    assert "- Missed: missed: too rare." in text
+    assert "| lossy: TV = 0.2 | soft | ≤ 0.01 | 100 + 200 | 1.3 | certified lossless, TV ≤ 0.041 |" in text
+    assert "run: 0 of 0 that were run." in text
+    assert "remade run,2\nremade found,1\n" in page["write_counts"](reports)
+    assert "distinct controls,0" in page["write_counts"](reports)
+
+
+VERIFIERS = ["rtp-llm-1295", "vllm-54893", "sglang-39253", "tensorrt-llm-15098"]
+GENERATORS = ["sglang-36173", "mlxcel-902", "lattice-388"]
+
+
+@pytest.mark.parametrize("name", [*VERIFIERS, *GENERATORS])
+def test_a_remade_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default command finds the fault, and passes the same code without it on as few sequences as a test has."""
+    monkeypatch.syspath_prepend(str(ROOT / "field"))
+    remade = importlib.import_module("remade")
+    if name in VERIFIERS:
+        shape = "tree" if name.startswith("tensorrt") else "batch"
+        common = {"shape": shape, "drafts": 2}
+        assert certify_verifier(remade.make_verifier(name), **common).verdict.kind == "lossy"
+        fixed = certify_verifier(remade.make_verifier(name, fixed=True), n=300, draws=300, **common)
+    else:
+        conditions, missing = remade.make_design(None, name)
+        assert certify_conditions(conditions, missing=missing).verdict.kind == "lossy"
+        fixed = certify_conditions(remade.make_design(None, name, fixed=True)[0], n=300, draws=300, budget=None)
+    assert fixed.verdict.kind != "lossy"

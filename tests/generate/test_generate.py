@@ -63,10 +63,10 @@ def test_coupled_decoders_make_plain_decodings_picture(scenes, pictures):
     assert plain[0].image.tobytes() == pictures[0].image.tobytes()
 
 
-def test_companions_come_and_go_without_loading_the_target_again():
+def test_speculators_come_and_go_without_loading_the_target_again():
     model = parity.load("scenes", ROOT / "config.yaml")
     nets = [model.load_networks(method).nets for method in ("mtj_draft", "ar", "mtj_heads", "eagle")]
-    assert [companion for net in nets for companion in net if companion not in ("vq", "net")] == [
+    assert [speculator for net in nets for speculator in net if speculator not in ("vq", "net")] == [
         "draft",
         "heads",
         "drafter",

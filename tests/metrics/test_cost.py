@@ -112,7 +112,7 @@ def test_a_mean_ratio_is_geometric_with_students_interval():
     assert mean_ratio(np.array([]), np.array([])).missing
 
 
-def test_calls_of_a_companion_are_added_to_passes():
+def test_calls_of_a_speculator_are_added_to_passes():
     cell = decode_cell()
     figures = columns_of(passes.measure(cell))
     assert figures["calls"] == pytest.approx(figures["nfe"] + figures["draft_calls"])
@@ -122,10 +122,10 @@ def test_calls_of_a_companion_are_added_to_passes():
     cell.shard.provenance["parameters"] = {"target": 200, "draft": 50}
     assert passes.measure(cell)["draft_share"] == 0.25
     cell.shard.columns |= {"draft_calls": np.zeros(6), "draft_tokens": np.zeros(6)}
-    without_companion = columns_of(passes.measure(cell))
-    assert without_companion["calls"] == without_companion["nfe"]
-    assert "draft_share" not in without_companion
-    assert "draft_nodes" not in without_companion
+    without_speculator = columns_of(passes.measure(cell))
+    assert without_speculator["calls"] == without_speculator["nfe"]
+    assert "draft_share" not in without_speculator
+    assert "draft_nodes" not in without_speculator
 
 
 def test_work_of_texts_is_counted_by_token_and_loop():

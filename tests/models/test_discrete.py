@@ -40,8 +40,8 @@ SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8
 @pytest.mark.parametrize("grid", [16, 8])
 def test_an_embedded_model_draws_pictures_from_its_manifest(all_weights, tmp_path, grid):
     manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
-    companions = {"drafter", "draft", "heads"} if grid == 16 else set()
-    assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | companions == set(manifest["sha256"])
+    speculators = {"drafter", "draft", "heads"} if grid == 16 else set()
+    assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | speculators == set(manifest["sha256"])
     assert all(sha256(Path(f)) == manifest["sha256"][name] for name, f in manifest["files"].items())
     assert models.picture_side(manifest) == 4 * grid
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}

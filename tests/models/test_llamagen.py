@@ -19,8 +19,8 @@ from parity.models.discrete.llamagen import (
     LlamaGen,
     LlamaGenConfig,
     Transformer,
-    make_companion,
     make_rotary_table,
+    make_speculator,
 )
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
 from parity.models.discrete.vq import VQ, VQConfig
@@ -150,7 +150,7 @@ def test_padding_of_a_caption_is_masked(net, embedded_captions):
 @pytest.fixture(scope="module")
 def drafter():
     torch.manual_seed(2)
-    return make_companion("drafter", SMALL).double().eval()
+    return make_speculator("drafter", SMALL).double().eval()
 
 
 def make_drafted_model(net, drafter, embeddings, valid, guided):
@@ -164,8 +164,8 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
     """After every pass of vvs, keys, values and features equal those of a fresh prefill of the same tokens."""
     embeddings, valid = embedded_captions
     L = 16
-    model, companions = make_drafted_model(net, drafter, embeddings, valid, True)
-    sampled = Sampled(model, TokenSampling(guidance=2.0), companions)
+    model, speculators = make_drafted_model(net, drafter, embeddings, valid, True)
+    sampled = Sampled(model, TokenSampling(guidance=2.0), speculators)
     noise = batch_noise(0, IDS, dtype=torch.float64)
     line = torch.zeros(3, L + 12, dtype=torch.int64)
     skipped = 0
@@ -189,7 +189,7 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
             for mine, theirs in zip(model.cache.layers, fresh.cache.layers, strict=True):
                 assert torch.allclose(mine.keys[:, :end], theirs.keys[left, :end], atol=1e-9)
                 assert torch.allclose(mine.values[:, :end], theirs.values[left, :end], atol=1e-9)
-            features = companions["drafter"].features
+            features = speculators["drafter"].features
             assert torch.allclose(features[left, :n_tokens], reader.features[left, :n_tokens], atol=1e-9)
     assert skipped > 0
 
@@ -201,8 +201,8 @@ def test_a_row_that_is_verified_drafts_as_without_one_that_skips(net, drafter, e
 
     def decode(rows):
         """Decode these rows in one batch."""
-        model, companions = make_drafted_model(net, drafter, *(x[rows] for x in embedded_captions), True)
-        return decode_rows(vvs, Sampled(model, TokenSampling(guidance=2.0), companions), rows, **options)
+        model, speculators = make_drafted_model(net, drafter, *(x[rows] for x in embedded_captions), True)
+        return decode_rows(vvs, Sampled(model, TokenSampling(guidance=2.0), speculators), rows, **options)
 
     together, alone = decode([0, 1, 2]), [decode([row]) for row in range(3)]
     assert len({int(row.nfe) for row in alone}) > 1
@@ -300,8 +300,8 @@ def test_spec_with_a_network_as_draft_model(net, embedded_captions):
     def decode_with_draft(draft, rows=(0, 1, 2), **o):
         """Decode rows by `spec` with the network `draft` as draft model; `o` are options."""
         inputs = [x[list(rows)] for x in embedded_captions]
-        companions = {"draft": LlamaGen(draft, *inputs, True)}
-        return decode_rows(spec, Sampled(LlamaGen(net, *inputs, True), sampling, companions), rows, **o)
+        speculators = {"draft": LlamaGen(draft, *inputs, True)}
+        return decode_rows(spec, Sampled(LlamaGen(net, *inputs, True), sampling, speculators), rows, **o)
 
     assert decode_with_draft(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
     batched = decode_with_draft(small, gamma=3)

@@ -234,7 +234,7 @@ def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn)
         kinds[alpha] = g.summary.set_index("label").loc["gsd", "verdict_kind"]
         pages[alpha] = dict(answers.answer_questions(g, "discrete", summary_page.order_methods(g, "discrete")))
     assert kinds == {0.05: "lossy", 0.01: "inconclusive"}
-    assert "95 % confidence" in pages[0.05]["How sure of the law"]
-    assert "99 % confidence" in pages[0.01]["How sure of the law"]
+    assert "95 % confidence" in pages[0.05]["How sure of the distribution"]
+    assert "99 % confidence" in pages[0.01]["How sure of the distribution"]
     assert "a fault must be larger to be found" in pages[0.01]["Level of the tests"]
     assert "Level of the tests" not in pages[0.05]

@@ -26,7 +26,7 @@ def make_rows(*rows):
     return pd.DataFrame([PLAIN, *rows])
 
 
-def test_calls_of_a_companion_weigh_by_its_share():
+def test_calls_of_a_speculator_weigh_by_its_share():
     assert predict_gain(DRAFTED, PLAIN, FLAT) == pytest.approx(256 / (64 + 192 / 4))
     # Calls of unknown cost are not counted as free.
     assert math.isnan(predict_gain({**DRAFTED, "draft_share": None}, PLAIN, FLAT))

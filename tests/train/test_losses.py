@@ -1,4 +1,4 @@
-"""What companions learn: divergences from the target's law, of whole rows and of places of many rows."""
+"""What speculators learn: divergences from the target's law, of whole rows and of places of many rows."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""`parity train`: companions of a checkpoint, from its own samples, used by the decoders that need them."""
+"""`parity train`: speculators of a checkpoint, from its own samples, used by the decoders that need them."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from parity.base.errors import ParityError
 from parity.experiment.options import options
 from parity.stand_ins import make_entry
 from parity.train import __main__ as command
-from parity.train import auto, companions, loop
+from parity.train import auto, loop, speculators
 
 FEW = ("--steps", 4, "--batch", 4, "--images", 8, "--drawn", 4, "--device", "cpu")
 ROOT = Path(__file__).parents[2]
@@ -30,11 +30,11 @@ class Killed(Exception):
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path, monkeypatch):
-    """Run each test in a folder of its own; a companion is evaluated in the end alone."""
+    """Run each test in a folder of its own; a speculator is evaluated in the end alone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "EVALUATIONS", 1)
-    monkeypatch.setattr(companions, "DECODED", 2)
-    monkeypatch.setattr(companions, "HELD_OUT", 4)
+    monkeypatch.setattr(speculators, "DECODED", 2)
+    monkeypatch.setattr(speculators, "HELD_OUT", 4)
 
 
 def write_experiment(layout: str, folder: Path, **sizes) -> Path:
@@ -62,23 +62,23 @@ def decode(generator, method: str) -> list:
 
 def kill_at(monkeypatch, step: int) -> None:
     """Let training stop at a step, after each step's checkpoint, as if killed."""
-    learn = companions.Lesson.learn
+    learn = speculators.Lesson.learn
 
     def die(self, job, at, rng):
         if at == step:
             raise Killed
         return learn(self, job, at, rng)
 
-    monkeypatch.setattr(companions.Lesson, "learn", die)
+    monkeypatch.setattr(speculators.Lesson, "learn", die)
 
 
 @pytest.mark.parametrize("kind", ["heads", *(pytest.param(k, marks=pytest.mark.long) for k in ("draft", "drafter"))])
-def test_a_killed_training_goes_on_and_its_companion_decodes(kind, tmp_path, monkeypatch):
+def test_a_killed_training_goes_on_and_its_speculator_decodes(kind, tmp_path, monkeypatch):
     """The weights equal those of an undisturbed run, what was drawn is not drawn again, and the decoder that uses the
-    companion, by the experiment that was written, draws plain decoding's tokens."""
+    speculator, by the experiment that was written, draws plain decoding's tokens."""
     monkeypatch.setattr(loop, "fit", partial(loop.fit, saved_every=0))
     if kind == "draft":  # there is no room for the target's features, so they are computed at each reading
-        monkeypatch.setattr(companions, "KEPT", 0)
+        monkeypatch.setattr(speculators, "KEPT", 0)
     file = write_experiment("llamagen_c2i", tmp_path, side=4)
     run(monkeypatch, kind, "--configfile", file, "--out", "whole", *FEW)
     with monkeypatch.context() as patch:
@@ -97,7 +97,7 @@ def test_a_killed_training_goes_on_and_its_companion_decodes(kind, tmp_path, mon
     assert record["log"][-1]["passes"] <= 16
     assert f"# {kind} of m" in Path("whole", f"{kind}.md").read_text()
     generator = parity.load("m", Path("whole", f"{kind}.yaml"))
-    plain, fast = (decode(generator, method) for method in ("ar", companions.METHODS[kind]))
+    plain, fast = (decode(generator, method) for method in ("ar", speculators.METHODS[kind]))
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, fast, strict=True))
 
 
@@ -119,7 +119,7 @@ def test_language_models_get_heads_and_drafters(layout, kind, tmp_path, monkeypa
     run(monkeypatch, kind, "--configfile", file, "--out", "o", *FEW)
     assert json.loads(Path(f"o/{kind}.json").read_text())["log"][-1]["equal"] == 1
     generator = parity.load("m", Path(f"o/{kind}.yaml"))
-    plain, fast = (decode(generator, method) for method in ("ar", companions.METHODS[kind]))
+    plain, fast = (decode(generator, method) for method in ("ar", speculators.METHODS[kind]))
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(plain, fast, strict=True))
 
 

@@ -41,7 +41,7 @@ def test_candidates_are_lossless_and_fit():
     assert names >= {"sjd", "sjd_coupled", "sjd_sv", "mtj", "eagle", "spec"}
     assert names <= {*methods("discrete")}
     small = list(list_candidates(make_case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
-    assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # the 8x8 grid has no companions
+    assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # the 8x8 grid has no speculators
     assert all(v.options.get("window", 0) <= 64 for v in small)
 
 

@@ -28,7 +28,7 @@ rule checkpoint:
         disk_mb=40000,
     params:
         spec=dump_model_spec,
-        code=digest_code("parity.base.command", "parity.models.fetch"),
+        code=digest_code("parity.models.fetch", measured=False),
     message:
         "check the files of {wildcards.model}"
     shell:

@@ -60,8 +60,6 @@ def find_workflow_file(name):
     return find_shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
 
 
-ONLY = str(config.pop("only", None) or "").replace(",", " ").split()  # of the field: no part of the experiment
-
 try:
     FILES = workflow.overwrite_configfiles if MAIN else []
     DEFAULT = next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), None)
@@ -76,7 +74,6 @@ if not IS_COMPLETE:
     configfile: DEFAULT or find_shipped("config.yaml")
 
 
-config.pop("only", None)  # reading a configuration file puts the command line's words back
 machine.use_package(code_digest.ROOT, code_digest.STATISTICS, code_digest.DECODERS, is_main=MAIN)
 # named here too: the folder of a remote workflow cannot be listed
 papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or [
@@ -102,7 +99,7 @@ try:
     NOTE = Path("results/made-anew.txt")
     lost = machine.note_lost_record(Path("results"), Path(".snakemake/metadata"), NOTE) if IS_FIRST else ""
     ANEW = [str(NOTE)] if MAIN and NOTE.exists() else []  # an input of the first jobs, once the record was lost
-    command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
+    command_line = workflow.config_settings.config if MAIN else {}
     raw = config_overlay.overlay_config(config, command_line)
     raw = config_overlay.resolve_paths(raw, find_workflow_file)
     AS_GIVEN = raw

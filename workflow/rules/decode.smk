@@ -33,7 +33,7 @@ rule decode:
         runtime=runtime,
     params:
         kind=lambda w: find_cell(w).kind,
-        spec=lambda w: dump_canonical(find_cell(w).spec),
+        spec=lambda w: dump_canonical(find_cell(w).asked),
         inputs=lambda w, input: format_flag("inputs", input.inputs),
         part=lambda w: "" if w.kind == "discrete" else f"--part {w.shard} {w.shards}",
         batch=lambda w: find_cell(w).spec["batch"] if "batch" in find_cell(w).spec else EXPERIMENT.image.batch,
@@ -73,7 +73,7 @@ rule take_made:
         mem_mb=2000,
         runtime=10,
     params:
-        spec=lambda w: dump_canonical(find_cell(w).spec),
+        spec=lambda w: dump_canonical(find_cell(w).asked),
         sizes=lambda w: dump_canonical(weights.list_code_sizes(weights.list_models(EXPERIMENT, w.kind)[w.model])),
         inputs=lambda w, input: format_flag("inputs", input.inputs),
         seconds=lambda w: " ".join(format_flag(flag, [file]) for flag, file in find_made(w)["seconds"].items()),

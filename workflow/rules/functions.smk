@@ -68,9 +68,10 @@ def has_pictures(kind):
 # Code
 
 
-def digest_code(*modules):
-    """Write the code that a job of these modules runs: the digest of all that they import, and their names."""
-    return " ".join([code_digest.digest(*modules), *modules])
+def digest_code(*modules, measured=True):
+    """Write the code that a job's results are named by: the digest of these modules and of the numbers of shared code, and
+    the modules' names. measured: False for what is no figure, test or time."""
+    return " ".join([code_digest.digest(*modules, measured=measured), *modules])
 
 
 def name_module(kind, method):
@@ -89,17 +90,16 @@ def name_draft_method(wildcards):
     return DRAFTS[f"results/drafts/{wildcards.model}-{wildcards.revision}/{wildcards.method}-{wildcards.key}/weights"]
 
 
-def list_model_modules(wildcards):
-    """List the modules that load a job's model: its kind's, and its family."""
+def name_family(wildcards):
+    """Name the module of the family of a job's model."""
     kind, model = find_kind_and_model(wildcards)
-    return f"parity.models.{kind}.load", f"parity.models.{kind}.{weights.list_models(EXPERIMENT, kind)[model].family}"
+    return f"parity.models.{kind}.{weights.list_models(EXPERIMENT, kind)[model].family}"
 
 
 def digest_decoding(wildcards):
-    """Digest what a cell's samples depend on."""
+    """Digest what a cell's samples are named by: the decoder's module and the family's."""
     c = find_cell(wildcards)
-    method = name_module(c.kind, c.spec["method"])
-    return digest_code("parity.decode.__main__", f"parity.decode.{c.kind}", method, *list_model_modules(wildcards))
+    return digest_code(name_module(c.kind, c.spec["method"]), name_family(wildcards), measured=False)
 
 
 def find_made(wildcards):
@@ -114,30 +114,43 @@ def find_made(wildcards):
 
 
 def digest_timing(group, wildcards):
-    """Digest what times a group of cells: its methods too."""
-    methods = {name_module(c.kind, c.spec["method"]) for c in group}
-    own = ("parity.timing.__main__", f"parity.decode.{wildcards.kind}")
-    return digest_code(*own, *sorted(methods), *list_model_modules(wildcards))
+    """Digest what times of a group of cells are named by: their decoders and the family."""
+    return digest_code(*sorted({name_module(c.kind, c.spec["method"]) for c in group}), name_family(wildcards))
+
+
+def list_measuring_modules(cell):
+    """List the modules of what measures and tests a cell's samples: its kind's, every metric, and layers of tests."""
+    tests = layers.select_layers(EXPERIMENT, LAYERS, cell)
+    modules = [f"parity.metrics.samples.{cell.kind}", *(f"parity.metrics.{name}" for name in study.metrics(cell.kind))]
+    return modules + [f"parity.equality.layers.{cell.kind}.{name}" for name in tests]
 
 
 def digest_measuring(wildcards):
-    """Digest what draws pictures, every metric of the kind, and the layers that look at the cell."""
+    """Digest what a cell's rows are named by: metrics and tests, its decoder, and the family, which draws its images."""
     c = find_cell(wildcards)
-    modules = ["parity.measure.__main__", f"parity.metrics.samples.{c.kind}"]
-    modules += [f"parity.metrics.{name}" for name in study.metrics(c.kind)]
-    if tests := [f"parity.equality.layers.{c.kind}.{name}" for name in layers.select_layers(EXPERIMENT, LAYERS, c)]:
-        modules += [*tests, name_module(c.kind, c.spec["method"])]
-    return digest_code(*modules, *list_model_modules(wildcards))
+    return digest_code(*list_measuring_modules(c), name_module(c.kind, c.spec["method"]), name_family(wildcards))
 
 
 def digest_testing(wildcards):
-    """Digest the tests of a method on models whose law is known; one coupled to plain decoding is compared with it."""
+    """Digest what the tests of a method on models of known distributions are named by; one coupled to plain decoding is
+    compared with it."""
     kind = wildcards.kind
     exact, _ = TESTED[kind, wildcards.key]
-    modules = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
+    modules = ["parity.equality.exact", f"parity.equality.targets.{kind}", name_module(kind, find_tested(wildcards))]
     if exact and options.is_coupled(kind, exact.method, exact.options):
         modules += ["parity.equality.pathwise", name_module(kind, options.find_plain_method(kind))]
-    return digest_code(*modules, name_module(kind, find_tested(wildcards)))
+    return digest_code(*modules)
+
+
+def list_used_code():
+    """List by module what is made again after it has changed."""
+    used = {}
+    for c in CELLS:
+        family = weights.list_models(EXPERIMENT, c.kind)[c.spec["model"]].family
+        used[name_module(c.kind, c.spec["method"])] = "its cells are decoded, measured, tested and timed; all of it is"
+        used[f"parity.models.{c.kind}.{family}"] = "everything of its models is"
+        used |= {module: f"every row of a {c.kind} model is" for module in list_measuring_modules(c)}
+    return used
 
 
 def find_tested(wildcards):
@@ -241,7 +254,7 @@ def dump_test_spec(wildcards):
 
 
 def dump_training_config(wildcards):
-    """Write the part of the experiment that training a companion reads, so that no other change of it trains anew."""
+    """Write the part of the experiment that training a speculator reads, so that no other change of it trains anew."""
     image = EXPERIMENT.image.model_dump(mode="json", exclude_unset=True, include={"prompts", "sampling", "dtype"})
     image["methods"] = {"ar": [{}]}
     model = weights.list_models(EXPERIMENT, "discrete")[wildcards.model]
@@ -249,8 +262,8 @@ def dump_training_config(wildcards):
 
 
 def format_training_flags(wildcards):
-    """Write how a companion is trained as flags."""
-    training = EXPERIMENT.image.companions[wildcards.companion].model_dump(exclude_unset=True)
+    """Write how a speculator is trained as flags."""
+    training = EXPERIMENT.image.speculators[wildcards.speculator].model_dump(exclude_unset=True)
     return " ".join(f"--{name} {value}" for name, value in training.items())
 
 
@@ -306,6 +319,11 @@ def list_page_inputs(wildcards):
 # A run
 
 
+USED_CODE, CODE_RECORD = list_used_code(), Path("results/code.json")
+for change in code_digest.describe_changes(USED_CODE, CODE_RECORD) if IS_FIRST else ():
+    logger.info(change)
+
+
 def begin_run():
     """Stop if data are absent or a network has no commit, or if --until names several rules: Snakemake starts no named
     job that follows another one, and with --keep-going ends with 0 all the same. Lock the folder for this run, until this process ends;
@@ -324,6 +342,7 @@ def begin_run():
         refuse(problems[0])
     try:
         RUN_LOCK = machine.lock_folder(Path(".snakemake").absolute())
+        code_digest.record_code(USED_CODE, CODE_RECORD)
     except ParityError as error:
         refuse(error)
 

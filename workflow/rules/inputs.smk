@@ -28,7 +28,7 @@ if EXPERIMENT.image:
             folder=subpath(output[0], parent=True),
             spec=dump_prompt_spec,
             digest=parity_cells.digest_prompts(PROMPTS),
-            code=digest_code("parity.base.command", "parity.experiment.schema", "parity.inputs.prompts"),
+            code=digest_code("parity.inputs.prompts", measured=False),
         message:
             "read the prompts"
         shell:
@@ -56,9 +56,7 @@ rule captions:
         mem_mb=memory,
         runtime=runtime,
     params:
-        code=lambda w: digest_code(
-            "parity.base.command", "parity.base.devices", "parity.inputs.prompts", *list_model_modules(w)
-        ),
+        code=lambda w: digest_code("parity.inputs.prompts", name_family(w), measured=False),
     message:
         "encode the captions for {wildcards.model}, part {wildcards.shard}"
     shell:
@@ -84,7 +82,7 @@ rule task:
     threads: 1
     params:
         settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
-        code=digest_code("parity.base.command", "parity.inputs.tasks"),
+        code=digest_code("parity.inputs.tasks", measured=False),
     message:
         "make the texts of {wildcards.task_kind}-{wildcards.key}"
     shell:

@@ -40,12 +40,7 @@ rule reference:
         folder=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[0],
         number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[1],
         state=lambda w: digest_reference(w.kind, published=False),
-        code=lambda w: digest_code(
-            "parity.metrics.__main__",
-            "parity.metrics.pictures",
-            f"parity.metrics.samples.{w.kind}",
-            *list_model_modules(w),
-        ),
+        code=lambda w: digest_code("parity.metrics.pictures", f"parity.metrics.samples.{w.kind}", name_family(w)),
     message:
         "pictures to compare {wildcards.model} with"
     shell:
@@ -79,7 +74,7 @@ rule reference_features:
         number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[1],
         state=lambda w: digest_reference(w.kind, published=True),
         protocol=EXPERIMENT.protocol,
-        code=digest_code("parity.metrics.__main__", "parity.metrics.pictures"),
+        code=digest_code("parity.metrics.pictures"),
     message:
         "pictures to compare published models with"
     shell:
@@ -117,7 +112,7 @@ for model_kind in KINDS:
             mem_mb=memory,
             runtime=runtime,
         params:
-            spec=lambda w: dump_canonical(find_cell(w).spec),
+            spec=lambda w: dump_canonical(find_cell(w).asked),
             layers=lambda w: dump_canonical(layers.layer_settings(EXPERIMENT, LAYERS, find_cell(w))),
             cell=subpath(output[0], parent=True),
             shards=lambda w, input: format_flag("shards", input.shards),
@@ -158,7 +153,7 @@ rule accuracy:
         runtime=runtime,
     params:
         settings=lambda w: dump_canonical(TASKS[w.key]["settings"]),
-        code=digest_code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
+        code=digest_code("parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
     message:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"
     shell:
@@ -193,7 +188,7 @@ rule drafted_trees:
         cell=subpath(input.spec, parent=True),
         inputs=lambda w, input: format_flag("inputs", input.inputs),
         shards=lambda w, input: format_flag("shards", input.shards),
-        code=lambda w: digest_code("parity.metrics.__main__", "parity.metrics.drafted_trees", *list_model_modules(w)),
+        code=lambda w: digest_code("parity.metrics.drafted_trees", name_family(w)),
     message:
         "drafted trees of {wildcards.name}"
     shell:

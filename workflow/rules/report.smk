@@ -42,7 +42,7 @@ rule report:
         root=lambda w, input: str(input.manifests[0]).removesuffix(next(iter(MANIFESTS.values()))) or ".",
         folder=subpath(output[0], parent=True),
         kinds=select_kinds,
-        code=lambda w: digest_code("parity.report.__main__", *(f"parity.report.{kind}" for kind in select_kinds(w))),
+        code=digest_code("parity.report"),
     message:
         "write the report {output[0]}"
     shell:

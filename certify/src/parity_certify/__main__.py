@@ -251,14 +251,14 @@ def shorten_value(value: Any) -> str:
 
 def make_checkpoint(a: Arguments, role: str) -> Path:
     """Make a tiny "target" or "assistant" in results/certify/models, unless it exists, and return its folder."""
-    from parity_certify.models import write_companion, write_model
+    from parity_certify.models import write_model, write_speculator
 
     folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
     if not (folder / "config.json").is_file():
         if role == "target":
             write_model(a.kind, folder, a.vocab)
         else:
-            write_companion(make_checkpoint(a, "target"), folder, a.tv)
+            write_speculator(make_checkpoint(a, "target"), folder, a.tv)
     return folder
 
 
@@ -409,7 +409,7 @@ def run_models(a: Arguments) -> int:
         folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
         target = tools.write_model(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
-        folders = [target, *tools.write_companions(target, a.out, a.tv)]
+        folders = [target, *tools.write_speculators(target, a.out, a.tv)]
     files = [write_gguf(folder) for folder in folders] if a.gguf else []
     if a.heads:
         folders += heads.write_heads(a.heads, a.out, a.vocab, a.seed, **changes)

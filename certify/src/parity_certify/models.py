@@ -1,7 +1,7 @@
 """Make models to certify on: tiny checkpoints of real architectures, as folders that any engine loads.
 
     write_model("llama", FOLDER, vocab=4, seed=0)              a target; its laws are neither flat nor one-hot
-    write_companion(FOLDER, OTHER, tv=0.3)               a draft model whose conditionals are that far away
+    write_speculator(FOLDER, OTHER, tv=0.3)               a draft model whose conditionals are that far away
     write_gemma4(FOLDER), write_mellum(FOLDER)           a target with what drafts for it
 
 Weights are random, scaled until the entropy of the next token, over all prefixes, is about SPREAD of the largest.
@@ -161,7 +161,7 @@ def compute_mean_tv(one: np.ndarray, two: np.ndarray) -> float:
     return float(0.5 * np.abs(one - two).sum(-1).mean())
 
 
-def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
+def make_speculator(model: Any, tv: float, seed: int = 1) -> Any:
     """Make a copy of a model with noise added to its weights, so much that its conditionals are `tv` away (mean over
     prefixes, to a hundredth). Raises ParityError if no amount of noise is that far."""
     if not 0 < tv < 0.6:
@@ -181,7 +181,7 @@ def make_companion(model: Any, tv: float, seed: int = 1) -> Any:
         if abs(distance - tv) < 0.01:
             return draft
         low, high = (middle, high) if distance < tv else (low, middle)
-    raise ParityError(f"tv {tv:g}: no companion that far away (nearest {distance:.3f}); allowed: a smaller one")
+    raise ParityError(f"tv {tv:g}: no speculator that far away (nearest {distance:.3f}); allowed: a smaller one")
 
 
 def save_model(model: Any, folder: Path, letters: str | None = None, end: str | None = END) -> Path:
@@ -232,16 +232,16 @@ def write_model(kind: str, folder: Path, vocab: int = 4, seed: int = 0, **change
     return save_model(make_model(kind, vocab, seed, **changes), folder)
 
 
-def write_companion(target: Path, folder: Path, tv: float = 0.3) -> Path:
+def write_speculator(target: Path, folder: Path, tv: float = 0.3) -> Path:
     """Make a draft model for a target, `tv` away, and write it to a folder, which is returned."""
-    return save_model(make_companion(load_model(target), tv), folder)
+    return save_model(make_speculator(load_model(target), tv), folder)
 
 
-def write_companions(target: Path, out: Path, tv: float = 0.3) -> list[Path]:
+def write_speculators(target: Path, out: Path, tv: float = 0.3) -> list[Path]:
     """Write two assistants of a target: one `tv` away, and one with another tokenizer. That tokenizer has the target's
     letters in another order, and two more; it has no end token, which universal assisted decoding would look up in the
     model. Returns both folders."""
-    assistant = write_companion(target, out / f"{target.name}-assistant", tv)
+    assistant = write_speculator(target, out / f"{target.name}-assistant", tv)
     model = load_model(target)
     V = get_vocab_size(model)
     assistant_model = make_model(model.config.model_type.removesuffix("_text"), min(8, V + 2), seed=1)
@@ -281,3 +281,6 @@ def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
     randomise_weights(drafter)
     target = make_model("gemma4", vocab, seed)
     return [save_model(target, folder / "gemma4"), save_model(drafter, folder / "gemma4-assistant")]
+
+
+make_companion, write_companion, write_companions = make_speculator, write_speculator, write_speculators  # deprecated

@@ -201,7 +201,7 @@ class Sampled:
 
     network       the model: a `Network`, or any TokenModel
     distribution  what makes of its logits those of the distribution
-    companions    "drafter", "draft" and "heads" beside the network, which reads no other; by default its own attributes
+    speculators   "drafter", "draft" and "heads" beside the network, which reads no other; by default its attributes
     queue         rows that wait for a place; None: none does
     written       the tokens before each slot, if the distribution depends on them
     """
@@ -210,13 +210,13 @@ class Sampled:
         self,
         network: Any,
         distribution: Distribution | TokenSampling,
-        companions: Mapping[str, Any] | None = None,
+        speculators: Mapping[str, Any] | None = None,
         queue: Any = None,
         written: Any = None,
     ):
         """Wrap a network. distribution: a `Distribution`, or settings of one."""
         self.network = network
-        self.companions = companions
+        self.speculators = speculators
         self.queue = queue
         self.written = written
         self.vocab, self.length, self.width, self.forced = network.vocab, network.length, network.width, network.forced
@@ -230,10 +230,10 @@ class Sampled:
         self.codebook, self.raw_codebook, self.embeddings = (getattr(network, name, None) for name in names)
 
     def replace_networks(self, change: Callable[[str, Any], Any]) -> "Sampled":
-        """Make the same model of other networks: change(role, network) of "target" and of each companion."""
-        companions = {name: change(name, network) for name, network in (self.companions or {}).items()}
+        """Make the same model of other networks: change(role, network) of "target" and of each speculator."""
+        speculators = {name: change(name, network) for name, network in (self.speculators or {}).items()}
         network = change("target", self.network)
-        return Sampled(network, self.distribution, companions, self.queue, self.written)
+        return Sampled(network, self.distribution, speculators, self.queue, self.written)
 
     @cached_property
     def grammar(self) -> bool:
@@ -260,7 +260,7 @@ class Sampled:
         if self.written:
             self.written.keep(tree, nodes)
         self.network.keep(inner, self.repeat_rows(nodes))
-        if (drafter := (self.companions or {}).get("drafter")) is not None:  # a network's own reads no hidden states
+        if (drafter := (self.speculators or {}).get("drafter")) is not None:  # a network's own reads no hidden states
             drafter.keep(inner, self.repeat_rows(nodes))
         self.flags(nodes).keep(undefined, tree.positions, nodes)
 
@@ -301,35 +301,35 @@ class Sampled:
         if self.undefined is not None:
             self.undefined.at[rows] = False
         self.network.join(self.repeat_rows(rows), fresh.network)
-        for name, companion in (self.companions or {}).items():
-            companion.join(self.repeat_rows(rows), (fresh.companions or {})[name])
+        for name, speculator in (self.speculators or {}).items():
+            speculator.join(self.repeat_rows(rows), (fresh.speculators or {})[name])
 
     def release(self, done: Tensor) -> None:
         """Let networks compute rows that are `done` [B] bool no more, those that can. See TokenModel."""
-        for network in (self.network, *(self.companions or {}).values()):
+        for network in (self.network, *(self.speculators or {}).values()):
             if hasattr(network, "release"):
                 network.release(self.repeat_rows(done))
 
-    def find_companion(self, name: str) -> Any:
+    def find_speculator(self, name: str) -> Any:
         """Return the network beside this one, None if there is none."""
-        return getattr(self.network, name, None) if self.companions is None else self.companions.get(name)
+        return getattr(self.network, name, None) if self.speculators is None else self.speculators.get(name)
 
     @cached_property
     def drafter(self) -> "SampledDrafter":
         """The network's drafter under the same settings."""
-        return SampledDrafter(self, self.find_companion("drafter"))
+        return SampledDrafter(self, self.find_speculator("drafter"))
 
     @cached_property
     def draft(self) -> "Sampled | None":
         """The draft model under the same settings; None if there is none."""
-        inner = self.find_companion("draft")
+        inner = self.find_speculator("draft")
         written = self.written and self.written.begin_anew()
         return None if inner is None else Sampled(inner, self.distribution, written=written)
 
     @cached_property
     def heads(self) -> "SampledHeads | None":
         """The network's heads under the same settings; None if there are none."""
-        inner = self.find_companion("heads")
+        inner = self.find_speculator("heads")
         return None if inner is None else SampledHeads(self, inner)
 
     def repeat_rows(self, rows: Tensor) -> Tensor:

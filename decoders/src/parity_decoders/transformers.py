@@ -242,17 +242,17 @@ def run_decoder(
         raise DecodingError(f"{decoder.__name__}: width: {request.width}; allowed: none, as the image has its own")
     network = make_network(model, input_ids, unpadded, length, inputs, distribution, static)
     check_processors(distribution, input_ids, network.vocab)
-    companions = {}
+    speculators = {}
     if request.draft_model is not None:
         same = type(request.draft_model) is type(model)  # another model counts its positions
         of_draft = inputs if same else Inputs(inputs.ids, None, inputs.grid)
-        companions["draft"] = make_network(
+        speculators["draft"] = make_network(
             request.draft_model, input_ids, unpadded, length, of_draft, distribution, static
         )
-        if (drafted := companions["draft"].vocab) != network.vocab:
+        if (drafted := speculators["draft"].vocab) != network.vocab:
             raise DecodingError(f"{decoder.__name__}: draft_model of {drafted} tokens; allowed: {network.vocab}")
     written = Written(input_ids, length) if distribution.needs_prefix() else None
-    target = Sampled(network, distribution, companions, written=written)
+    target = Sampled(network, distribution, speculators, written=written)
     padding_token = find_padding_token(config)
     result = Result(target, input_ids, length, request.stopping_criteria, request.stream, padding_token, refusal)
     steps = decoder(target, input_ids[:, -1], noise=noise, **options)

@@ -19,6 +19,7 @@ from parity.base.errors import ParityError
 from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.decode.shard_io import is_whole, link, lock_shard, read_rows, read_shards, shard_file, write_shard
+from parity.experiment.cells import complete
 from parity.experiment.options import KINDS
 
 KEPT = 4  # batches after which a job keeps what it decoded, if no number of shards is asked for
@@ -81,15 +82,17 @@ def main() -> None:
     if len(missing) < len(shards):
         print(f"{len(shards) - len(missing)} of {len(shards)} shards: whole and of this specification; not decoded")
     if missing:
-        device = take_device(a.device, a.spec.get("dtype", "float32"))
+        manifest = read_manifest(a.checkpoint)
+        spec = complete(a.kind, a.spec, manifest["family"])
+        device = take_device(a.device, spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
         fast, refill = (choice == "on" or (choice == "auto" and cuda) for choice in (a.compile, a.refill))
-        loaded = loop.load(a.kind, read_manifest(a.checkpoint), a.spec, device, fast, cuda and a.capture == "auto")
-        origin = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
+        loaded = loop.load(a.kind, manifest, spec, device, fast, cuda and a.capture == "auto")
+        origin = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
         for piece, stored in missing:
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
-                    shard = loop.decode(a.kind, loaded, a.spec, piece, a.batch, refill)
+                    shard = loop.decode(a.kind, loaded, spec, piece, a.batch, refill)
                     made = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
                     made["captured"] = bool(np.isnan(shard.network_seconds).any())
                     write_shard(stored, shard.columns, origin | made)

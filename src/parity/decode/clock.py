@@ -12,7 +12,7 @@ from torch import Tensor
 class Call(NamedTuple):
     """A call of a network."""
 
-    network: str  # "target", or the companion: "drafter", "draft", "heads"
+    network: str  # "target", or the speculator: "drafter", "draft", "heads"
     seconds: float
     tokens: int  # number of tokens evaluated for a row; 0 if the call's first argument is no tensor
 

@@ -85,9 +85,9 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
     def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
         """Make the clocked pair and draw the orders [B, L] for these rows."""
         images = [int(image) for image in rows["ids"]]
-        target, companion = loaded.pair(images, spec["sampling"], draft)
+        target, speculator = loaded.pair(images, spec["sampling"], draft)
         order = draw_order(noise, len(images), target.length, target.raster)
-        return Pair(*(m and Clocked.clock_batch(m, order) for m in (target, companion))), Start(order)
+        return Pair(*(m and Clocked.clock_batch(m, order) for m in (target, speculator))), Start(order)
 
     return start
 

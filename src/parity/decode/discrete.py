@@ -17,7 +17,7 @@ from torch import Tensor
 from parity.base.weights import count_parameters
 from parity.decode.clock import Clock, Timed
 from parity.decode.output_buffer import TimedCanvas
-from parity.experiment.weights import COMPANIONS
+from parity.experiment.weights import SPECULATORS
 
 
 @dataclass
@@ -136,14 +136,14 @@ def count_plain_passes(model: TokenModel, start: Tensor, options: dict[str, Any]
 
 
 def time_networks(model: Sampled, clock: Clock) -> Sampled:
-    """Put timed networks in the place of a model's: the target, without its guidance and filters, and companions."""
+    """Put timed networks in the place of a model's: the target, without its guidance and filters, and speculators."""
     calls = {"heads": ("continue_tree", "logits", "tree")}
     return model.replace_networks(lambda role, net: Timed(net, role, clock, calls.get(role, ("logits", "tree"))))
 
 
 def parameters(loaded: Any) -> dict[str, int]:
-    """Count the parameters of the loaded networks by role: the target and, if there is one, its companion."""
-    names = {"net": "target", **{name: name for name in COMPANIONS}}
+    """Count the parameters of the loaded networks by role: the target and, if there is one, its speculator."""
+    names = {"net": "target", **{name: name for name in SPECULATORS}}
     return {names[name]: count_parameters(net) for name, net in loaded.nets.items() if name in names}
 
 

@@ -93,8 +93,8 @@ def load(
     fast: bool = False,
     captured: bool = False,
 ) -> Any:
-    """Load the networks of `manifest` that decode a cell of specification `spec`, in its dtype, with the companion that
-    its method needs. fast: passes are compiled; captured: those of image tokens are captured where they can be."""
+    """Load the networks of `manifest` that decode a cell of specification `spec`, in its dtype, with the speculator
+    that its method needs. fast: passes are compiled; captured: those of image tokens are captured where they can be."""
     models = importlib.import_module(f"parity.models.{kind}.load")
     dtype = getattr(torch, spec.get("dtype", "float32"))
     loaded = models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)

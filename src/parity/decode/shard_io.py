@@ -9,7 +9,7 @@ Of every kind of model
     batch            [n] rows in that time
     at_once          [n] rows decoded at once
     passes           [n] passes of the target over that batch, one after another
-    draft_calls      [n] calls of the target's companion (a drafter, a draft model) over that batch, likewise
+    draft_calls      [n] calls of the target's speculator (a drafter, a draft model) over that batch, likewise
     draft_tokens     [n] tokens that these evaluate for a row; of vectors, for all rows
     provenance       device, versions, specification, code, parameters of each network, whether passes were captured; of
                      tokens made elsewhere what their makers say of them, and what they lack

@@ -1,7 +1,8 @@
 """The cells of an experiment: every combination of model, settings, method, options and seed that it asks for.
 
 A cell's key is a digest of its specification: all that its samples depend on, and nothing else. So two experiments that
-ask for the same decode it once, and an option changed and changed back computes nothing twice.
+ask for the same decode it once, and an option changed and changed back computes nothing twice. What has its default is
+left out of the key (`shorten`), so that an option that a later version adds renames no cell.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ from parity.experiment.options import (
     runs_on_enumerable,
     trains_draft,
 )
-from parity.experiment.schema import DECODED, Config, ModelSpec, PromptSpec, TextTasks
+from parity.experiment.options import options as fill_options
+from parity.experiment.schema import DECODED, Config, HeadSpec, ModelSpec, PromptSpec, SamplingSpec, TextTasks
 
 LOSSY = 5  # methods that claim to be lossy are tested on samples a fifth as large, because their faults are large
 Condition = tuple[dict[str, Any], bool]  # settings that cells of all methods share; whether there is a control cell
@@ -50,7 +52,12 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Compute the cell's key, 8 hex digits."""
-        return digest([self.kind, self.spec])
+        return digest([self.kind, self.asked])
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        """Return the specification without defaults."""
+        return shorten(self.kind, self.spec)
 
     @property
     def name(self) -> str:
@@ -69,6 +76,35 @@ class Cell:
     def is_made(self) -> bool:
         """Return whether the cell's tokens were made elsewhere."""
         return made.is_made(self.kind, self.spec["method"])
+
+
+SAMPLINGS: dict[str, type[SamplingSpec | HeadSpec]] = {"discrete": SamplingSpec, "continuous": HeadSpec}
+
+
+def shorten(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a cell's specification the options and the settings of sampling that have their defaults."""
+    defaults = {} if made.is_made(kind, spec["method"]) else fill_options(kind, spec["method"], {})
+    short = {**spec, "options": drop_equal(spec["options"], defaults)}
+    if "sampling" in spec:
+        short["sampling"] = drop_equal(spec["sampling"], SAMPLINGS[kind]().model_dump())
+    return short
+
+
+def complete(kind: str, spec: dict[str, Any], family: str) -> dict[str, Any]:
+    """Fill in what `shorten` left out. family: of the model, which reads some settings of sampling alone."""
+    full = {**spec}
+    if not made.is_made(kind, spec["method"]):
+        full["options"] = fill_options(kind, spec["method"], spec["options"])
+    if "sampling" in spec:
+        reads = weights.read_family(family).get("reads") if kind == "continuous" else None
+        defaults = SAMPLINGS[kind]().model_dump()
+        full["sampling"] = {k: v for k, v in defaults.items() if reads is None or k in reads} | spec["sampling"]
+    return full
+
+
+def drop_equal(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Drop the values that equal the defaults of their names."""
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 @dataclass(frozen=True)
@@ -208,14 +244,14 @@ def kinds(config: Config) -> list[str]:
     return [kind for kind, section in KINDS.items() if getattr(config, section) is not None]
 
 
-def digest_companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
-    """Return {companion: digest of its weights} if a method needs the embedded drafter or draft model, else {}, because
-    the files of other models are all in their revision."""
-    companion = needs(kind, method)
+def digest_speculator(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
+    """Return {speculator: digest of its weights} if a method needs the embedded drafter or draft model, else {},
+    because the files of other models are all in their revision."""
+    speculator = needs(kind, method)
     embedded = kind == "discrete" and weights.list_models(config, kind)[model].source == "embedded"
-    if not companion or not embedded:
+    if not speculator or not embedded:
         return {}
-    return {companion: sums(weights.EMBEDDED).get(f"{companion}.safetensors", "")[:16]}
+    return {speculator: sums(weights.EMBEDDED).get(f"{speculator}.safetensors", "")[:16]}
 
 
 def name_draft(config: Config, kind: str, method: str, model: str) -> str:
@@ -247,10 +283,10 @@ def list_runs(config: Config, cell: Cell) -> list[Cell]:
     return [Cell(cell.kind, {**cell.spec, "first": first}, "run") for first in firsts]
 
 
-def lacks_companion(kind: str, method: str, model: ModelSpec) -> bool:
+def lacks_speculator(kind: str, method: str, model: ModelSpec) -> bool:
     """Return whether a published model of vectors has no draft model, which a method needs: it is not run on it."""
-    companion = needs(kind, method) if kind == "continuous" else ""
-    return bool(companion) and model.source != "embedded" and not model.folder and companion not in model.files
+    speculator = needs(kind, method) if kind == "continuous" else ""
+    return bool(speculator) and model.source != "embedded" and not model.folder and speculator not in model.files
 
 
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
@@ -267,7 +303,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 prompt = declaration(kind, method).PROMPT
                 if prompt is not None and shared.get("prompt") != prompt:
                     continue
-                if lacks_companion(kind, method, models[shared["model"]]):
+                if lacks_speculator(kind, method, models[shared["model"]]):
                     continue
                 if kind == "anysubset" and not weights.runs_method(models[shared["model"]], method):
                     continue
@@ -277,7 +313,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                 is_made = made.is_made(kind, method)
                 is_repeated = bool(chosen["again"]) if is_made else config.repeat
                 for role, seed in [*roles, *([("again", seeds.again)] if is_repeated else [])]:
-                    spec = {**shared, **digest_companion(config, kind, method, shared["model"])}
+                    spec = {**shared, **digest_speculator(config, kind, method, shared["model"])}
                     spec |= {"files": made.digest_files(chosen)} if is_made else {}
                     spec |= {} if is_made else describe_source(config, kind, method, shared["model"])
                     cell = Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role)
@@ -287,8 +323,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     """Find the reference cell that a cell is compared with: the baseline whose specification is otherwise the same,
-    but for method, options, seed, code, companion and files."""
-    own_keys = {"method", "options", "seed", "source", "own_draft", "files", *weights.COMPANIONS}
+    but for method, options, seed, code, speculator and files."""
+    own_keys = {"method", "options", "seed", "source", "own_draft", "files", *weights.SPECULATORS}
 
     def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in spec.items() if k not in own_keys}

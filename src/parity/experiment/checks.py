@@ -5,7 +5,9 @@ Everything stops here, before any job, with one line that names the key, the val
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from parity.experiment import (
     tuned,
     weights,
 )
-from parity.experiment.cells import Cell, cells, kinds, lacks_companion, wrap_in_list
+from parity.experiment.cells import Cell, cells, kinds, lacks_speculator, wrap_in_list
 from parity.experiment.config_overlay import resolve_paths, scale_config
 from parity.experiment.decoders import get_short_name
 from parity.experiment.options import (
@@ -100,7 +102,7 @@ def describe_unread(config: Config) -> list[str]:
     for method, (name, model) in itertools.product(
         config.continuous.methods if config.continuous else (), weights.list_models(config, "continuous").items()
     ):
-        if lacks_companion("continuous", method, model):
+        if lacks_speculator("continuous", method, model):
             lines.append(f"models.{name} names no draft model: {method} is not run on it")
     for key, spec in specs.items():
         if spec is not None and "limit" not in spec.model_fields_set:
@@ -113,10 +115,29 @@ def describe_unread(config: Config) -> list[str]:
     return lines
 
 
+RENAMED = {("image", "companions"): "speculators"}  # section and key that an earlier version had, and today's key
+
+
+def rename_old_keys(raw: dict[str, Any]) -> dict[str, Any]:
+    """Give the keys of an earlier version their names of today, and say so in a line each."""
+    for (section, old), new in RENAMED.items():
+        values = raw.get(section)
+        if isinstance(values, dict) and old in values and new not in values:
+            raw = {**raw, section: {new if key == old else key: value for key, value in values.items()}}
+            tell_renamed(f"{section}.{old} is called {section}.{new} now")
+    return raw
+
+
+@cache
+def tell_renamed(line: str) -> None:
+    """Print a line on standard error, once in a process."""
+    print(f"note: {line}", file=sys.stderr)
+
+
 def make_config(raw: dict[str, Any]) -> Config:
     """Make the configuration from its YAML, `raw`: methods with all their options, `auto` replaced by the method that
     it stands for. Raises ConfigError for the first thing that is wrong."""
-    value = validate(Config, raw, "")
+    value = validate(Config, rename_old_keys(raw), "")
     auto = tuned.take_auto(value)
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
@@ -236,7 +257,7 @@ def check_at_most(
 
 
 def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
-    """Check that each model is there, has the companions that methods need, and is as large as their options."""
+    """Check that each model is there, has the speculators that methods need, and is as large as their options."""
     for model, spec in models.items():
         model_checks.check_trained(model, spec)
         for method in section.methods:
@@ -291,7 +312,7 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
         read_captions(section)
     check_shards("continuous", section, section.images, "images of a run")
     drafting = [m for m in section.methods if needs("continuous", m) == "draft"]
-    single = [model for model, spec in models.items() if drafting and lacks_companion("continuous", drafting[0], spec)]
+    single = [model for model, spec in models.items() if drafting and lacks_speculator("continuous", drafting[0], spec)]
     for model, spec in models.items():
         family = weights.read_family(spec.family)
         model_checks.check_captions(model, spec, section.captions)

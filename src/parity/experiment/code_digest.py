@@ -1,34 +1,47 @@
-"""Which sources a job depends on: the import closure of the modules that it runs, computed without importing them.
+"""What a result's code is: the modules that it is named by, and two numbers for the code that all results share.
 
-A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports
-runs it again, and an edit of no other does. Docstrings and comments are no part of the digest, so editing them repeats
-nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command; a decoder of
-others is named by its file, "path/to/mine.py", or by the module of an installed package that has a root (`add_root`).
+A rule passes `digest("parity_decoders.discrete.sjd", ...)` as a parameter: an edit of one of these modules makes its
+results anew, and an edit of any other module does not. Docstrings, comments, messages and help are no code. Samples are
+named by the decoder's module, the module of the model's family and ENGINE; a cell's rows by the metrics and tests that
+made them and MEASURING.
+
+A decoder of others is named by its file, "path/to/mine.py", or by all files of the installed package that holds its
+module (`add_root`).
 """
 
 import ast
 import hashlib
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 import parity_certify
 import parity_decoders
 
+from parity.base.files import read_json, write_json
 from parity.experiment.module_metadata import PACKAGE
+
+# Raise it by one when shared code changes what decoders draw: windows, verification, noise, the loop, the loading of
+# models. tests/decode/test_golden.py fails until then.
+ENGINE = 1
+# Raise it by one when shared code changes what a metric, a test of equality or a time is.
+MEASURING = 1
 
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]
 DECODERS = Path(parity_decoders.__file__).parents[1]
 # The folder that each of our packages is in. Only a clone of the repository has `recipes`.
 ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODERS, "recipes": ROOT.parent}
+OWN = frozenset(ROOTS)
+SAID = {"description", "help", "title"}  # keywords whose value is for readers, as of `Field` and `add_argument`
+SAYING = {"print", "warn", "info", "warning"}  # functions that only say something
 
 
 def add_root(package: str, folder: Path) -> None:
-    """Let the modules of a further package, which lies in `folder`, be followed."""
+    """Let the modules of a further package, which lies in `folder`, be found."""
     if package not in ROOTS:
         ROOTS[package] = folder
-        for cached in (find_file, list_imports, digest_module, digest):
-            cached.cache_clear()
+        find_file.cache_clear()
 
 
 @cache
@@ -41,70 +54,82 @@ def find_file(module: str) -> Path | None:
     return path and next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
-def list_statements(tree: ast.Module) -> list[ast.AST]:
-    """List a module and all statements in it, at any depth. `ast.walk` lists expressions, too: twenty times as many."""
-    found: list[ast.AST] = [tree]
-    for node in found:
-        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-            inner = getattr(node, block, None)
-            found += inner if isinstance(inner, list) else []
-    return found
-
-
 @cache
-def parse_source(file: Path) -> tuple[str, frozenset[str]]:
-    """Parse a Python source: the digest of its code without docstrings and comments, and the names of all modules, or
-    members of them, that it imports, also inside functions."""
+def digest_source(file: Path) -> str:
+    """Digest the code of a Python file, without what only readers see: docstrings, messages of errors and warnings, and
+    help."""
     tree = ast.parse(file.read_bytes())
-    names = set()
-    for node in list_statements(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), frozenset(names)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            case ast.Raise(exc=ast.Call(func=raised)):
+                node.exc = raised
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))) if name in SAYING:
+                node.value = ast.Constant(name)
+            case ast.Call():
+                node.keywords = [keyword for keyword in node.keywords if keyword.arg not in SAID]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
-@cache
-def list_imports(module: str) -> frozenset[str]:
-    """List the modules of these packages that a module imports directly; none if it is not of them."""
-    file = find_file(module)
-    return frozenset(name for name in parse_source(file)[1] if find_file(name)) - {module} if file else frozenset()
-
-
-def list_closure(*modules: str) -> list[str]:
-    """List modules, all of these packages that they import, directly or not, and the packages that contain these.
-    Raises ValueError for a module that does not exist."""
-    closure: set[str] = set()
-    waiting = list(modules)
-    while waiting:
-        module = waiting.pop()
-        if find_file(module) is None:
-            raise ValueError(f"{module}: no module of this package")
-        if module not in closure:
-            closure.add(module)
-            names = module.split(".")
-            packages = [".".join(names[:n]) for n in range(1, len(names))]
-            waiting += [*list_imports(module), *filter(find_file, packages)]
-    return sorted(closure)
+def digest_files(folder: Path, files: list[Path]) -> str:
+    """Digest files of a folder with their names: the code of Python files, the content of others."""
+    contents = (digest_source(file) if file.suffix == ".py" else file.read_bytes().hex() for file in files)
+    lines = [f"{file.relative_to(folder)} {content}" for file, content in zip(files, contents, strict=True)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @cache
 def digest_module(module: str) -> str:
-    """Digest a module's code and its data files: the folder `templates` of a package, the JSON file of its name."""
+    """Digest the code of a module; of a package of ours all its files, with templates; of a module of others' package
+    all Python files of that package. Raises ValueError for a module that does not exist."""
     file = find_file(module)
-    assert file is not None
-    data_files = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
-    data_files += [data] if (data := file.with_suffix(".json")).is_file() else []
-    return hashlib.sha256(b"".join([parse_source(file)[0].encode(), *(b.read_bytes() for b in data_files)])).hexdigest()
+    if file is None:
+        raise ValueError(f"{module}: no module of this package")
+    top = module.partition(".")[0]
+    if not module.endswith(".py") and top not in OWN:
+        folder = ROOTS[top] / top
+        files = sorted(folder.rglob("*.py")) if folder.is_dir() else [file]
+        return digest_files(ROOTS[top], files)
+    if file.name == "__init__.py":
+        files = sorted(p for p in file.parent.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+        return digest_files(file.parent, files)
+    return digest_source(file)
 
 
 @cache
-def digest(*modules: str, within: tuple[str, ...] = ("",)) -> str:
-    """Digest the code of `modules` and of all modules of our packages that they import, docstrings and comments aside:
-    12 hex digits. `within`: prefixes of the modules whose code counts, by default all."""
-    closure = (module for module in list_closure(*modules) if module.startswith(within))
-    lines = [f"{module} {digest_module(module)}" for module in closure]
+def digest(*modules: str, measured: bool = False) -> str:
+    """Digest the code that a result is named by: 12 hex digits.
+
+    modules   of ours, of others' packages, or files
+    measured  whether it is a figure, a test or a time, for which MEASURING counts beside ENGINE
+    """
+    numbers = [f"engine {ENGINE}", *[f"measuring {MEASURING}"] * measured]
+    lines = numbers + [f"{Path(module).name} {digest_module(module)}" for module in modules]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+
+def describe_changes(used: Mapping[str, str], record: Path) -> list[str]:
+    """Say what a run makes again because code has changed since the run that wrote `record`, a line each.
+
+    used  by the name of a module, what is made again with it
+    """
+    recorded = read_json(record) if record.is_file() else {}
+    shared = {"ENGINE": "everything", "MEASURING": "every figure, test and time"}
+    numbers = [
+        f"{name} of the code is {now}, and was {recorded[name]} at the last run: {shared[name]} is made again"
+        for name, now in {"ENGINE": ENGINE, "MEASURING": MEASURING}.items()
+        if recorded.get(name, now) != now
+    ]
+    return numbers + [
+        f"{module} has changed since the last run: {made} made again"
+        for module, made in used.items()
+        if recorded.get(module, digest_module(module)) != digest_module(module)
+    ]
+
+
+def record_code(used: Iterable[str], record: Path) -> None:
+    """Write which code a run has, for `describe_changes` of the next one; modules that it does not use stay."""
+    recorded = read_json(record) if record.is_file() else {}
+    numbers = {"ENGINE": ENGINE, "MEASURING": MEASURING}
+    write_json(record, recorded | numbers | {module: digest_module(module) for module in used})

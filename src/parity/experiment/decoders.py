@@ -71,7 +71,7 @@ def describe_package(entry: importlib.metadata.EntryPoint) -> str:
 
 def find_module_file(module: str) -> Path | None:
     """Find the file of an installed module without importing it or the packages that contain it; None if there is
-    none. Its package's modules are followed from then on (`code_digest`)."""
+    none. Its package's modules can be digested from then on (`code_digest`)."""
     top = module.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)
@@ -153,13 +153,12 @@ def list_decoders(kind: str) -> list[str]:
 
 
 def digest_source(kind: str, method: str) -> str:
-    """Digest the code of a decoder of others, with what it imports of its own package: 12 hex digits. "" for ours, of
-    which an edit makes no other cell."""
+    """Digest the code of a decoder of others, its file or all of its package: 12 hex digits. "" for ours, of which an
+    edit makes no other cell."""
     source = find_source(kind, method)
     if source.owner == "parity":
         return ""
-    within = source.module if source.module.endswith(".py") else source.module.partition(".")[0]
-    return code_digest.digest(source.module, within=(within,))
+    return code_digest.digest_module(source.module)[:12]
 
 
 # --- Importing

@@ -1,4 +1,4 @@
-"""Check the models that a configuration names before any job: sizes, files, companions, captions, text folders, pairs.
+"""Check the models that a configuration names before any job: sizes, files, speculators, captions, text folders, pairs.
 Every check raises ConfigError. Imports no torch."""
 
 import re
@@ -131,28 +131,28 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 
 
 def check_needs(method: str, model: str, spec: ModelSpec) -> None:
-    """Check that an image model has the companion that a method needs, if any, and that it was trained for this one."""
-    companion = needs("discrete", method)
-    if not companion:
+    """Check that an image model has the speculator that a method needs, if any, and that it was trained for it."""
+    speculator = needs("discrete", method)
+    if not speculator:
         return
     key = f"image.methods.{method}: models.{model}"
     if spec.source == "embedded":
-        file = weights.EMBEDDED / f"{companion}.safetensors"
+        file = weights.EMBEDDED / f"{speculator}.safetensors"
         if spec.grid != 16:
-            raise ConfigError(f"{key}.grid = {spec.grid} has no {companion}; allowed: 16, or source files")
+            raise ConfigError(f"{key}.grid = {spec.grid} has no {speculator}; allowed: 16, or source files")
         if not file.exists():
             raise ConfigError(
-                f"{key} has no {companion} yet: {file.name} is missing; make it with `snakemake train_embedded`"
+                f"{key} has no {speculator} yet: {file.name} is missing; make it with `snakemake train_embedded`"
             )
-    elif companion not in spec.files:
-        raise ConfigError(f"{key}.files = {sorted(spec.files)}: needs a {companion} trained for this model")
+    elif speculator not in spec.files:
+        raise ConfigError(f"{key}.files = {sorted(spec.files)}: needs a {speculator} trained for this model")
     else:
-        file = Path(spec.files[companion])
+        file = Path(spec.files[speculator])
     if spec.source != "hub" and file.exists():  # files of a hub are checked after the download
-        check_companion(model, spec, file, companion)
+        check_speculator(model, spec, file, speculator)
 
 
-def check_companion(model: str, spec: ModelSpec, file: Path, component: str) -> None:
+def check_speculator(model: str, spec: ModelSpec, file: Path, component: str) -> None:
     """Check that the drafter or heads in `file` were trained for this target, or the draft model for one of its
     vocabulary and grid. `component`: "drafter", "heads" or "draft"."""
     trained_for = header(file) or read_target_sizes(file)

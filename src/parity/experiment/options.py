@@ -143,12 +143,12 @@ def make_plain_options(kind: str) -> dict[str, Any]:
 
 
 def needs(kind: str, method: str) -> str:
-    """Return the companion of the target that a method needs: "drafter", "draft", "heads" or "" for none."""
+    """Return the speculator of the target that a method needs: "drafter", "draft", "heads" or "" for none."""
     return declaration(kind, method).NEEDS
 
 
 def has_drafts(kind: str, method: str) -> bool:
-    """Return whether a method drafts by a network: a companion of the target, or one of its own."""
+    """Return whether a method drafts by a network: a speculator of the target, or one of its own."""
     declared = declaration(kind, method)
     return bool(declared.NEEDS or declared.DRAFT)
 

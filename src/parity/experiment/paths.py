@@ -59,23 +59,23 @@ def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = N
     return [f"results/inputs/anysubset/{spec['task_kind']}-{spec['task']}.npz"] if cell.kind == "anysubset" else []
 
 
-def companion(config: Config, prompts: list[str], kind: str, model: str) -> str:
-    """Return the path of a companion of an image model, "heads", "draft" or "drafter", that is trained for an
+def speculator(config: Config, prompts: list[str], kind: str, model: str) -> str:
+    """Return the path of a speculator of an image model, "heads", "draft" or "drafter", that is trained for an
     experiment; prompts: those of the experiment."""
     image = config.image
     assert image is not None
     sampling = image.sampling[0] if isinstance(image.sampling, list) else image.sampling
-    training = image.companions[kind].model_dump(exclude={"minutes"})  # type: ignore[index]
+    training = image.speculators[kind].model_dump(exclude={"minutes"})  # type: ignore[index]
     key = digest([training, sampling.model_dump(), image.dtype, digest_prompts(prompts)])
     revision = weights.compute_revision(weights.list_models(config, "discrete")[model])
-    return f"results/companions/{model}-{revision}/{kind}-{key}/{kind}.safetensors"
+    return f"results/speculators/{model}-{revision}/{kind}-{key}/{kind}.safetensors"
 
 
-def companions(config: Config, prompts: list[str]) -> list[str]:
-    """List the paths of the companions that an experiment trains, each for every image model."""
-    kinds_trained = config.image.companions if config.image else {}
+def speculators(config: Config, prompts: list[str]) -> list[str]:
+    """List the paths of the speculators that an experiment trains, each for every image model."""
+    kinds_trained = config.image.speculators if config.image else {}
     return [
-        companion(config, prompts, kind, model)
+        speculator(config, prompts, kind, model)
         for kind in kinds_trained
         for model in weights.list_models(config, "discrete")
     ]

@@ -353,7 +353,7 @@ class ShardedSection(Section):
 
 
 class TrainingSpec(Strict):
-    """How a companion of a model of image tokens is trained, by `parity train` and the target `companions`."""
+    """How a speculator of a model of image tokens is trained, by `parity train` and the target `speculators`."""
 
     steps: int = Field(4000, ge=1, le=1_000_000, description="at most; training ends sooner once it no longer pays")
     batch: int = Field(8, ge=1, le=4096, description="rows a step")
@@ -383,8 +383,8 @@ class ImageSection(Section):
         "",
         description="pictures to compare published models' with: a folder, or an .npz",
     )
-    companions: dict[Literal["heads", "draft", "drafter"], TrainingSpec] = Field(
-        {}, description="those that the target `companions` trains for each model"
+    speculators: dict[Literal["heads", "draft", "drafter"], TrainingSpec] = Field(
+        {}, description="those that the target `speculators` trains for each model"
     )
 
 

@@ -76,12 +76,12 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
 
 def make_entry(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
     """Make the configuration's entry of a published model's stand-in, with the files of its drafter or judge."""
-    first, *companions = name_stand_ins(spec)
+    first, *speculators = name_stand_ins(spec)
     entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
     entry |= {"methods": spec["methods"]} if spec.get("methods") else {}
-    for companion in companions:
+    for speculator in speculators:
         for key in ("files", "sha256"):
-            entry[key] |= entries[companion][key]
+            entry[key] |= entries[speculator][key]
     return entry
 
 

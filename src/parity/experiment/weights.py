@@ -15,7 +15,7 @@ from parity.experiment.schema import HUB, Config, ModelSpec, NetworkSpec, Prompt
 
 ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
-COMPANIONS = ("drafter", "draft", "heads")  # the networks that a method may need beside the target
+SPECULATORS = ("drafter", "draft", "heads")  # the networks that a method may need beside the target
 DECLARED = {  # keys that FAMILY of a module of models/<kind> must have; models/<kind>/__init__.py explains them
     "discrete": ("files", "also", "embedded", "network"),
     "anysubset": ("files", "also"),

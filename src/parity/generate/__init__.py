@@ -120,7 +120,7 @@ class Generator:
         check(self.device, dtype or "float32")
         if manifest is not None:
             self.manifest = manifest
-        self.loaded: dict[str, Any] = {}  # networks by the companion that they were loaded with
+        self.loaded: dict[str, Any] = {}  # networks by the speculator that they were loaded with
         self.loading_seconds = 0.0  # that loading them took
 
     @cached_property
@@ -167,20 +167,20 @@ class Generator:
 
     def load_networks(self, method: str) -> Any:
         """Load the networks that a method needs; those loaded before are used again."""
-        companion = needs(self.kind, method)
-        if companion in self.loaded:
-            return self.loaded[companion]
+        speculator = needs(self.kind, method)
+        if speculator in self.loaded:
+            return self.loaded[speculator]
         start = time.monotonic()
         if loaded := next(iter(self.loaded.values()), None):
-            self.loaded[companion] = loaded.take_companion(companion)
+            self.loaded[speculator] = loaded.take_speculator(speculator)
         else:
             spec = {"method": method, "dtype": self.dtype}
             captured = self.device.startswith("cuda") and self.capture == "auto"
-            self.loaded[companion] = loop.load(
+            self.loaded[speculator] = loop.load(
                 self.kind, self.manifest, spec, self.device, self.is_compiled, captured=captured
             )
         self.loading_seconds += time.monotonic() - start
-        return self.loaded[companion]
+        return self.loaded[speculator]
 
     def generate(self, prompts: Sequence[str], method: str = "auto", seed: int = 0, **given: Any) -> list[Made]:
         """Make a picture of each caption or class, or fill in the blanks of each text; see `make_batches`."""

@@ -35,6 +35,7 @@ from parity.base.files import write_arrays, write_json
 from parity.decode.shard_io import read_shard
 from parity.equality.layers import CellFiles, run_layer
 from parity.experiment import study
+from parity.experiment.cells import complete
 from parity.experiment.module_metadata import modules
 from parity.metrics.estimates import columns_of
 from parity.metrics.protocols import name_with_digest
@@ -99,7 +100,7 @@ def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
     device, begin = take_device(a.device), time.perf_counter()
-    write_json(a.cell / "spec.json", a.spec)
+    write_json(a.cell / "spec.json", complete(a.kind, a.spec, read_manifest(a.checkpoint)["family"]))
     pictures = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures", a.render_batch)
     laws = a.cell / "laws.npz"
     paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, device)

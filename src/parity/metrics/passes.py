@@ -1,7 +1,7 @@
-"""Passes and nodes (tokens evaluated) of image decoders, calls of their companions, acceptance by slot, and the speed
+"""Passes and nodes (tokens evaluated) of image decoders, calls of their speculators, acceptance by slot, and the speed
 of a request (SPEED-Bench).
 
-A companion is a smaller network beside the target: a drafter or a draft model. Its calls come before the target's next
+A speculator is a smaller network beside the target: a drafter or a draft model. Its calls come before the target's next
 pass, so an image waits for both, one after another.
 
 A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and drew the k-th itself. So the
@@ -28,10 +28,10 @@ MEASURES = {
     "step_compression": ("step compression", "tokens per pass", "higher"),
     "tpf": ("TPF", "tokens per pass after the first", "higher"),
     "nfe": ("passes per image", "", "lower"),
-    "draft_calls": ("calls of the companion per image", "", "lower"),
+    "draft_calls": ("calls of the speculator per image", "", "lower"),
     "calls": ("calls one after another per image", "", "lower"),
-    "draft_nodes": ("tokens evaluated per call of the companion", "", "none"),
-    "draft_share": ("companion's parameters over the target's", "", "lower"),
+    "draft_nodes": ("tokens evaluated per call of the speculator", "", "none"),
+    "draft_share": ("speculator's parameters over the target's", "", "lower"),
     "nodes_per_pass": ("tokens evaluated per pass", "", "none"),
     "nodes_per_token": ("tokens evaluated per token kept", "", "lower"),
     "tokens": ("tokens per image", "", "none"),
@@ -84,7 +84,7 @@ def compute_slot_shares(kept: np.ndarray) -> list[float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure passes, calls of companions, and the speed of requests."""
+    """Measure passes, calls of speculators, and the speed of requests."""
     if sample.shard.is_made:
         return measure_made(sample)
     return measure_passes(sample) | measure_calls(sample) | measure_requests(sample)
@@ -125,7 +125,7 @@ def measure_passes(sample: Any) -> dict[str, Any]:
 
 
 def measure_calls(sample: Any) -> dict[str, Any]:
-    """Count the companion's calls, those of a batch shared out to its rows by their passes, and its size over the
+    """Count the speculator's calls, those of a batch shared out to its rows by their passes, and its size over the
     target's."""
     shard = sample.shard
     drafted = shard.draft_calls * shard.nfe / shard.passes

@@ -67,7 +67,7 @@ def add_model() -> None:
     a = parser.parse_args(sys.argv[2:])
     local_parts = {
         component: path
-        for component in ("text", "vq", *weights.COMPANIONS, "tokenizer")
+        for component in ("text", "vq", *weights.SPECULATORS, "tokenizer")
         if (path := getattr(a, component))
     }
     out = a.out or Path(f"{a.name}.yaml")

@@ -66,7 +66,7 @@ def add_digests(model: PublishedModel) -> PublishedModel:
     network = model.entry.pop("network")
     model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
     if weights.find_kind(model.entry["family"]) == "discrete":
-        check_companions(model)
+        check_speculators(model)
     return model
 
 
@@ -380,18 +380,18 @@ def make_pair_model(
     return PublishedModel({"family": family, **source, "files": files, "network": network}, paths, dict(law))
 
 
-def check_companions(model: PublishedModel) -> None:
+def check_speculators(model: PublishedModel) -> None:
     """Raise ParityError if a drafter or draft model belongs to another target."""
     files = {component: str(path.resolve()) for component, path in model.paths.items()}
     spec = validate(ModelSpec, {**model.entry, "files": files}, "model")
-    for component in weights.COMPANIONS:
+    for component in weights.SPECULATORS:
         if path := model.paths.get(component):
             getattr(load_family(spec.family), "read_published", lambda *_: None)(component, path, spec)
-            model_checks.check_companion(spec.family, spec, path, component)
+            model_checks.check_speculator(spec.family, spec, path, component)
 
 
 def make_image_section(model: PublishedModel, classes: Path) -> dict[str, Any]:
-    """Make the `image` section of an experiment: decoders that need no companion, the model's sampling, prompts. A
+    """Make the `image` section of an experiment: decoders that need no speculator, the model's sampling, prompts. A
     model of classes reads them from the file `classes`."""
     methods = {"ar": [{}], "sjd": [{"window": 16}], "sjd_coupled": [{}], "mtj": [{}]}
     prompts = {"file": str(classes)} if model.entry["network"].get("classes") else {"max_words": 119}

@@ -66,7 +66,7 @@ def make_manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> di
 
 
 def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
-    """Verify the files of an embedded model of images or text, with companions if it has 16 x 16 tokens and they are
+    """Verify the files of an embedded model of images or text, with speculators if it has 16 x 16 tokens and they are
     there. Raises ParityError that begins with `key`."""
     if kind == "anysubset":
         files = {component: f"{component}.safetensors" for component in weights.read_family(spec.family)["files"]}
@@ -76,7 +76,7 @@ def verify_embedded(kind: str, spec: ModelSpec, key: str) -> Files:
         listed = sums(weights.EMBEDDED)
         files |= {
             component: f"{component}.safetensors"
-            for component in weights.COMPANIONS
+            for component in weights.SPECULATORS
             if f"{component}.safetensors" in listed
         }
     return verify_files(weights.EMBEDDED, files, key, MADE)
@@ -133,7 +133,7 @@ def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
 def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
     """Fetch the files of a published model of images. Those of other names are written as safetensors to `folder`;
     pickles are read as they are, except in torch's older format, which cannot be mapped. Raises ParityError if a
-    companion does not fit the model."""
+    speculator does not fit the model."""
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     files = {}
     fetched = fetch_parts(name, spec, folder)
@@ -144,10 +144,10 @@ def fetch_discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
             save_weights(renamed[0], out, renamed[1])
         is_mapped_pickle = local.suffix in PICKLED and local.is_file() and zipfile.is_zipfile(local)
         files[component] = str(out if renamed else local if is_mapped_pickle else convert_pickled(local, out))
-    for companion in weights.COMPANIONS:
-        if companion in files:
-            model_checks.check_companion(
-                name, spec.model_copy(update={"files": files}), Path(files[companion]), companion
+    for speculator in weights.SPECULATORS:
+        if speculator in files:
+            model_checks.check_speculator(
+                name, spec.model_copy(update={"files": files}), Path(files[speculator]), speculator
             )
     return {"files": files, "sha256": dict(spec.sha256), "verified": list_fetched(name, fetched, spec.sha256)}
 

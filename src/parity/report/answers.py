@@ -56,7 +56,8 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
         small, _, long = models.partition("; ")
         confidence = describe_confidence(g.settings.equality.alpha)
         bound = show_bound(bounded["tv_bound"]).text
-        lines.append(("How sure of the law", words.sure(bound, confidence, small, long, is_teacher_forced(g, exact))))
+        sure = words.sure(bound, confidence, small, long, is_teacher_forced(g, exact))
+        lines.append(("How sure of the distribution", sure))
         longest = re.findall(r"(\d+) tokens", models)
         lines.append(("Not tested", words.untested(longest[-1] if longest else "")))
     if kind == "discrete":
@@ -154,7 +155,7 @@ def put_on_one_scale(row: dict[str, Any], speed: str) -> dict[str, Any]:
 
 
 def describe_sizes(g: Gathered, rows: list[dict[str, Any]]) -> str:
-    """List the parameters of the target and of each companion with the methods that need it; "" if none is stored."""
+    """List the parameters of the target and of each speculator with the methods that need it; "" if none is stored."""
     cells = g.map_cells("discrete")
     sizes: dict[str, int] = {}  # parameters by network; `users` has the methods that need it
     users: dict[str, list[str]] = {}
@@ -186,7 +187,7 @@ def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
 
 
 def is_teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
-    """Return whether all rows were tested on the model they decoded, each token's law given the tokens before it."""
+    """Return whether all rows were tested on the model they decoded, each token given the tokens before it."""
     compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
     return {r["key"] for r in rows} <= compared
 

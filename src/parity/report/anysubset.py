@@ -1,4 +1,4 @@
-"""Any-subset text: verdicts, what each method cost and wrote, t-tests beside the tests of the law."""
+"""Any-subset text: verdicts, what each method cost and wrote, t-tests beside the tests of the distribution."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -92,9 +92,9 @@ TEXT = "For each method on text its verdict, and for each task what it cost and 
 SWEEPS = "How cost and quality change with one setting of a method."
 LIKELIEST = "How often the text model itself answers correctly, without sampling."
 VERDICTS = (
-    "Verdicts rest on tests of the law alone: on small models whose law is known, with at most three drafts a loop, on"
-    " long ones, and teacher-forced on the text model. The t-tests below are what the paper reports; a method may pass"
-    " them and still be wrong."
+    "Verdicts rest on tests of the distribution alone: on small models that are known exactly, with at most three"
+    " drafts a loop, on long ones, and teacher-forced on the text model. The t-tests below are what the paper reports;"
+    " a method may pass them and still be wrong."
 )
 READING = "Mean and standard error over rows. Plain decoding ran twice: the difference of its two rows is chance."
 HELD_OUT = (

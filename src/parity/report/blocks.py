@@ -112,22 +112,22 @@ class Links(NamedTuple):
 
 class Strip(NamedTuple):
     label: str
-    uris: list[str]  # pictures side by side
+    uris: list[str]  # images side by side
 
 
 class Gallery(NamedTuple):
-    """A few pictures of each of several methods, side by side."""
+    """A few images of each of several methods, side by side."""
 
-    strips: list[tuple[str, str, list[str]]]  # each method's label, note and the URIs of its pictures
-    captions: list[str]  # captions of the pictures, the same in each strip
+    strips: list[tuple[str, str, list[str]]]  # each method's label, note and the URIs of its images
+    captions: list[str]  # captions of the images, the same in each strip
 
 
 class Grid(NamedTuple):
-    """Rows of pictures under common headings, and the data by which the rows were chosen."""
+    """Rows of images under common headings, and the data by which the rows were chosen."""
 
     name: str
     headings: list[tuple[str, str]]  # each column's label and method
-    rows: list[tuple[str, str, list[tuple[str, str, str]]]]  # caption, note, and of each picture URI, label and note
+    rows: list[tuple[str, str, list[tuple[str, str, str]]]]  # caption, note, and of each image URI, label and note
     data: pd.DataFrame
 
 

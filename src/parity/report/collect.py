@@ -99,20 +99,20 @@ class Files:
         return read_columns([first], ("tokens",))["tokens"].shape[1]
 
     def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
-        """Read a cell's pictures, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
+        """Read a cell's images, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "pictures"):
             missing = None if first is None else first - sum(map(len, read))
             if missing != 0:
                 read.append(read_arrays(self.root / piece)["pixels"][:missing])
-        return np.concatenate(read)  # a copy, so that the other pictures of a file are not kept
+        return np.concatenate(read)  # a copy, so that the other images of a file are not kept
 
     def read_features(self, cell: Cell) -> dict[str, np.ndarray]:
         """Read those arrays of a cell's features.npz (`parity.metrics`) that are SHOWN, a row an image or text."""
         return read_arrays(self.root / paths.folder(cell) / "features.npz", SHOWN)
 
     def read_top1(self, cell: Cell) -> np.ndarray:
-        """Read the largest probability [n, L] of the target's law of each token of a cell."""
+        """Read the largest probability [n, L] of the target's distribution of each token of a cell."""
         return read_arrays(self.root / paths.laws(cell), ("top1",))["top1"]
 
     def read_records(self, cell: Cell) -> pd.DataFrame:
@@ -158,8 +158,8 @@ class Files:
         return columns
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
-        """Yield the tests of each cell of a kind: on models of known law, where its method runs on them, then by each
-        layer, on its own seed and on the repetition's."""
+        """Yield the tests of each cell of a kind: on models of known distribution, where its method runs on them,
+        then by each layer, on its own seed and on the repetition's."""
         declared = {kind: layers.read_layers(kind)}
         kind_cells = [c for c in self.cells if c.kind == kind]
         repetitions = [c for c in kind_cells if c.role == "again"]

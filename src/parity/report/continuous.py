@@ -1,4 +1,4 @@
-"""Continuous tokens: verdicts, cost, quality and pictures of every cell, and the ratios that accept drafts."""
+"""Continuous tokens: verdicts, cost, quality and images of every cell, and the ratios that accept drafts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ from parity.report.tables import Column, show_measured, show_share, show_table, 
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
-PICTURES = 12  # so many pictures of each cell are shown
+PICTURES = 12  # so many images of each cell are shown
 DRAFTS = ["acceptance", "distance", "right"]
 # A figure is drawn over each of these settings that takes three values: its measures, and the paper's table.
 SWEPT = {
@@ -68,7 +68,7 @@ def show_inception_score(row: SummaryRow) -> Entry:
 
 
 OURS = [
-    Column("Right", show_share("right"), "pictures whose class the Scenes classifier reads"),
+    Column("Right", show_share("right"), "images whose class the Scenes classifier reads"),
     Column(
         "Scenes-IS",
         show_inception_score,
@@ -117,19 +117,19 @@ SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "s
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on continuous tokens: verdicts, tables and pictures; sweeps of settings; laws of one token."""
+    """Yield the sections on continuous tokens: verdicts, tables and images; sweeps of settings; tests of one token."""
     table = shared.show_verdicts(g, KIND, VERDICTS)
     yield Section("continuous", "Continuous tokens: methods", VECTORS, *describe_baseline(g), table, *show_groups(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("continuous-sweeps", "Continuous tokens: by setting", SWEEPS, *plots)
     body: list[Any] = []
     ratios = ("Likelihood ratios", list_ratios(g), RATIOS)
-    for title, frame, caption in (ratios, ("Law of one token", list_one_token_tests(g), MOVES)):
+    for title, frame, caption in (ratios, ("Distribution of one token", list_one_token_tests(g), MOVES)):
         columns = [Column(name.replace("_", " ").capitalize(), show_value(name)) for name in map(str, frame)]
         body += [Words(title, "heading"), show_table(list_records(frame), columns, caption)] if len(frame) else []
     reason = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
-    body = body or [Words(f"no test of one token's law{reason}.", "empty")]
-    yield Section("continuous-laws", "Continuous tokens: laws", LAWS, *body, folded=True)
+    body = body or [Words(f"no test of one token's distribution{reason}.", "empty")]
+    yield Section("continuous-laws", "Continuous tokens: distributions", LAWS, *body, folded=True)
 
 
 def describe_baseline(g: Gathered) -> list[str]:
@@ -139,8 +139,8 @@ def describe_baseline(g: Gathered) -> list[str]:
 
 
 def show_groups(g: Gathered) -> Iterator[Any]:
-    """Yield the blocks for each model, sampling settings and batch: a table of its cells, pictures of each cell, and
-    maps of where drafts were accepted; at the end how well the classifier reads real pictures."""
+    """Yield the blocks for each model, sampling settings and batch: a table of its cells, images of each cell, and
+    maps of where drafts were accepted; at the end how well the classifier reads real images."""
     cells = {c.key: c for c in g.files.cells}
     all_rows = g.select_rows(KIND)
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
@@ -164,7 +164,7 @@ def show_groups(g: Gathered) -> Iterator[Any]:
             yield plot(f"drafts-{number}", "Share of drafts accepted, by place", drawn, PLACES)
     accuracies = all_rows["real_accuracy"].dropna().tolist() if "real_accuracy" in all_rows else []
     if accuracies:
-        yield f"The Scenes classifier reads the class of real pictures {100 * accuracies[0]:.0f}% of the time."
+        yield f"The Scenes classifier reads the class of real images {100 * accuracies[0]:.0f}% of the time."
 
 
 def list_ratios(g: Gathered) -> pd.DataFrame:
@@ -183,9 +183,9 @@ def list_ratios(g: Gathered) -> pd.DataFrame:
 
 
 def list_one_token_tests(g: Gathered) -> pd.DataFrame:
-    """Tabulate what the teacher-forced tests of one token's law found, a row a decoder: draws, conditions rejected
-    ("k of n", by tests that decide), the largest energy distance, the median shift and spread ratio. Repetitions are
-    left out."""
+    """Tabulate what the teacher-forced tests of one token's distribution found, a row a decoder: draws, conditions
+    rejected ("k of n", by tests that decide), the largest energy distance, the median shift and spread ratio.
+    Repetitions are left out."""
     result = []
     rows = shared.label_tests(g)
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]
@@ -201,22 +201,22 @@ def list_one_token_tests(g: Gathered) -> pd.DataFrame:
 
 
 MOVED = {"mean_moved": "mean shift", "spread_ratio": "spread ratio"}
-VECTORS = "For each method on continuous tokens its verdict, its quality, its cost and its pictures."
+VECTORS = "For each method on continuous tokens its verdict, its quality, its cost and its images."
 SWEEPS = "How acceptance, cost and quality change with one setting of a method."
-LAWS = "Is the law of one token the target's, and what are the likelihood ratios that accept drafts?"
+LAWS = "Is the distribution of one token the target's, and what are the likelihood ratios that accept drafts?"
 VERDICTS = (
-    "The exact tests use mixtures of three tokens whose law is known: they check the decoder's arithmetic. The"
-    " one-token tests use the model: they compare the law of one token, everything before it fixed, with the target's"
-    " own. A decoder that is exact on mixtures can be biased on a diffusion head, where the acceptance ratio is a"
-    " surrogate (eq. 4). Grey rows are the target alone under another seed."
+    "The exact tests use mixtures of three tokens whose distribution is known: they check the decoder's arithmetic. The"
+    " one-token tests use the model: they compare the distribution of one token, everything before it fixed, with the"
+    " target's own. A decoder that is exact on mixtures can be biased on a diffusion head, where the acceptance ratio"
+    " is a surrogate (eq. 4). Grey rows are the target alone under another seed."
 )
 BASELINE = (
     "The baseline is {name}, in place of plain decoding with one token a pass: speeds, counts of calls and changes of"
     " quality are relative to it, also where this page says plain decoding. Tokens that it draws in one pass do not see"
-    " each other, so its pictures need not follow the target's law, and a change of quality may be the baseline's."
-    " Verdicts are of the target's law, one token a pass; the baseline itself is not tested."
+    " each other, so its images need not follow the target's distribution, and a change of quality may be the"
+    " baseline's. Verdicts are of the target's distribution, one token a pass; the baseline itself is not tested."
 )
-PLACES = "Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture."
+PLACES = "Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the image."
 RATIOS = (
     "Medians at the teacher-forced conditions: log p(Y)/q(Y) of the draft's own trajectories (eq. 2, the paper's single"
     " path), log p(Y_p)/q(Y_q) of two trajectories that share x_0 (eq. 4), the squared distance between the draws of"

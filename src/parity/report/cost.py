@@ -1,9 +1,9 @@
-"""What methods would gain where a pass costs what it costs elsewhere: passes, nodes and a companion's calls as one.
+"""What methods would gain where a pass costs what it costs elsewhere: passes, nodes and a speculator's calls as one.
 
-An image waits for calls one after another: passes of the target over n nodes, and calls of its companion (a drafter, a
+An image waits for calls one after another: passes of the target over n nodes, and calls of its speculator (a drafter, a
 draft model). The cost model (after Leviathan et al. 2023, sec. 3.3, and Chen et al. 2024, Sequoia, sec. 3.3):
 
-    time of an image = passes x cost(nodes a pass) + calls of the companion x its share x cost(nodes a call)
+    time of an image = passes x cost(nodes a pass) + calls of the speculator x its share x cost(nodes a call)
 
 in units of a pass of plain decoding, over one node. The share is of the target's parameters: a network that is bound by
 reading its weights takes time in proportion to them. What a method computes beside its networks is left out."""
@@ -86,7 +86,7 @@ def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
 def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
     """Compute how many passes of plain decoding an image of a row waits for; NaN where a figure is missing.
 
-    row   of the summary, with nfe, nodes_per_pass and, with a companion, draft_calls, draft_share and draft_nodes
+    row   of the summary, with nfe, nodes_per_pass and, with a speculator, draft_calls, draft_share and draft_nodes
     """
     passes = read_number(row, "nfe") * cost.interpolate(read_number(row, "nodes_per_pass"))
     if not (calls := read_number(row, "draft_calls", 0)):

@@ -1,4 +1,4 @@
-"""Images: quality and cost of every cell, where decoders gain, and the pictures on which they lose most."""
+"""Images: quality and cost of every cell, where decoders gain, and the images on which they lose most."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +59,7 @@ def make_slot_column(j: int) -> Column:
 QUALITY = [
     tables.METHOD,
     Column("n", "n", "number of images"),
-    Column("CLIP-score", "clip_score", "mean cosine of picture and prompt, ± standard error"),
+    Column("CLIP-score", "clip_score", "mean cosine of image and prompt, ± standard error"),
     Column("FID", "fid", "± standard error over images; it is biased by n, so only rows of equal n compare"),
     Column("Precision", "precision", "± standard error"),
     Column("Recall", "recall", "± standard error"),
@@ -71,7 +71,7 @@ COST = [
     Column("Passes", "nfe", "target passes per image, ± standard error"),
     Column("Step compression", "step_compression", f"tokens per pass, {PERCENT} bootstrap interval"),
     Column("TPF", "tpf", "tokens per pass after the first, as VVS counts them"),
-    Column("Calls", "calls", "target passes and calls of a companion (a drafter, a draft model), one after another"),
+    Column("Calls", "calls", "target passes and calls of a speculator (a drafter, a draft model), one after another"),
     *tables.COST[2:],
     *tables.CLOCK,
     Column("Nodes per pass", "nodes_per_pass", "tokens that the target evaluates in a pass"),
@@ -93,13 +93,13 @@ SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "net
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on images: pictures, quality, passes and time, where decoders gain, verdicts."""
+    """Yield the sections on images: images, quality, passes and time, where decoders gain, verdicts."""
     rows = g.select_rows(KIND)
     clouds = [
         plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    yield Section("image-pictures", "Images: replay and pictures", PICTURES, *pictures.show_pictures(g))
+    yield Section("image-pictures", "Images: replay", PICTURES, *pictures.show_pictures(g))
     tables_of_quality = show_groups(g, QUALITY, PLAIN)
     yield Section("image", "Images: quality", IMAGES, *tables_of_quality, *pictures.list_identical(g), *clouds)
     yield Section("image-cost", "Images: passes and time", COSTS, *show_groups(g, COST, SPEEDS, all_figures=True))
@@ -139,7 +139,7 @@ def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
 
 
 class ByCell(Mapping[str, np.ndarray]):
-    """An array of each cell by its label, read when it is asked for and not kept: those of all cells of many pictures
+    """An array of each cell by its label, read when it is asked for and not kept: those of all cells of many images
     do not fit in memory together."""
 
     def __init__(self, cells: Mapping[str, Cell], read: Callable[[Cell], np.ndarray]):
@@ -176,19 +176,19 @@ def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     images = plot("step-compression", "Step compression over images", compression, OVER_IMAGES)
     by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.draw_passes(steps, look), BY_PASS)
     return [
-        plot("acceptance", "Tokens made final in one pass, by place in the picture", drawn, MAPS),
+        plot("acceptance", "Tokens made final in one pass, by place in the image", drawn, MAPS),
         Sides([[images], [by_pass]]),
         Words("How sure is the target?", "heading"),
-        plot("top-1", "Top-1 probability of the target, by place in the picture", top1_map, TOP1),
+        plot("top-1", "Top-1 probability of the target, by place in the image", top1_map, TOP1),
         plot("top-1-share", "Share of tokens by the target's top-1 probability", top1_shares, SHARES),
     ]
 
 
 PLAIN = "Grey rows are plain decoding with two seeds: their difference is chance."
-IMAGES = "How good the pictures of each method are, beside what they cost."
+IMAGES = "How good the images of each method are, beside what they cost."
 PICTURES = "The same prompts decoded by every method, and a replay of each decoding, pass by pass."
 COSTS = "How many passes each method needs, and how long they take."
-GAINS = "Where in the picture, and when, each method makes many tokens final at once, and how sure the target is there."
+GAINS = "Where in the image, and when, each method makes many tokens final at once, and how sure the target is there."
 VERDICTS = "The verdict on every cell, with its bound, and on which options and models it was reached."
 BOUNDS = (
     "A bound says how large a difference is still possible. 'Inconclusive' means that the tests could not have seen an"
@@ -219,11 +219,11 @@ OVER_IMAGES = (
 )
 BY_PASS = (
     "Mean tokens made final per pass, with intervals over images, as long as half of the images take part. A rise"
-    " means that later parts of the picture are easier given the earlier ones; a drop at the end comes from the window,"
+    " means that later parts of the image are easier given the earlier ones; a drop at the end comes from the window,"
     " which shrinks there."
 )
 TOP1 = (
-    "The largest probability of the sampled law at each place, given the tokens before it: the mean over plain"
+    "The largest probability of the sampled distribution at each place, given the tokens before it: the mean over plain"
     " decoding's images, and the first few images with theirs. Drafts are easy to guess in bright places; in dark ones"
     " a draft of one token is nearly always rejected, and grouping similar tokens gains most."
 )

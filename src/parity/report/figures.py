@@ -209,37 +209,86 @@ def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
 
 
 def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
-    """Draw the measured speed of one image with its interval against target passes: a mark a method in the colour of
-    its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
-    columns = ["label", "method", "key", "role", "nfe", "nodes_per_pass", "verdict_kind", "load", "machine"]
+    """Draw the measured speed of one image against target passes. None without a speed."""
+    drawn = draw_speed(rows, "nfe")
+    if drawn is None:
+        return None
+    figure, data = drawn
+    (ax,) = figure.axes
+    ax.set_xlabel("target passes an image")
+    ticks = [x for x in (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800) if x <= 1.2 * data["nfe"].max()]
+    ax.set_xticks(ticks, [f"{x}" for x in ticks])
+    ax.set_xlim(0.8 * data.loc[~is_plain(data), "nfe"].min(), 1.15 * data["nfe"].max())
+    return name_marks(figure, data, "nfe")
+
+
+def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
+    """Draw the measured speed of one image against the total variation from the model's distribution: its bound for
+    methods that are certified, else what was measured on the worst small model. None without a speed."""
+    bound, measured = (rows.reindex(columns=[name])[name].astype(float) for name in ("tv_bound", "tv"))
+    is_certified = rows["verdict_kind"] == "certified"
+    drawn = draw_speed(
+        rows.assign(distance=bound.where(is_certified, measured.fillna(bound)).clip(lower=1e-3)), "distance"
+    )
+    if drawn is None:
+        return None
+    figure, data = drawn
+    (ax,) = figure.axes
+    ax.set_xlabel("total variation from the model's distribution; at most, for certified methods")
+    ticks = [x for x in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1) if x >= data["distance"].min() / 3]
+    ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    ax.set_xlim(min(ticks), 1)
+    return name_marks(figure, data, "distance")
+
+
+def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
+    """Draw the measured speed of one image with its interval against the column `x`, on a logarithmic axis: a mark a
+    method in the colour of its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None
+    without a speed."""
+    columns = ["label", "method", "key", "role", x, "nodes_per_pass", "verdict_kind", "load", "machine"]
     names = [f"speedup_single{end}" for end in ENDS]
     data = rows.reindex(columns=[*columns, *names])
-    data = data[data[["nfe", "speedup_single"]].notna().all(axis=1)].reset_index(drop=True)
+    data = data[data[[x, "speedup_single"]].notna().all(axis=1)].reset_index(drop=True)
     methods = data[~is_plain(data)]
     if methods.empty:
         return None
     figure = Figure(figsize=(6.6, 4.6), layout="constrained")
-    ax, labels = figure.subplots(), list[Named]()
-    verdict = methods["verdict_kind"].where(methods["verdict_kind"].isin(VERDICTS), "not decided")
+    ax = figure.subplots()
+    verdict = choose_verdicts(methods)
     for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
         colour = VERDICTS.get(kind, GREYS[1])
         ax.scatter([], [], color=colour, label=kind)
         for row in list_records(methods[verdict == kind]):
             down, up = find_interval(row, "speedup_single")
             look: dict[str, Any] = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
-            x, y = row["nfe"], row["speedup_single"]
-            ax.errorbar(x, y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
-            nodes = 0 if is_missing(row["nodes_per_pass"]) else row["nodes_per_pass"]
-            area = 12 + 3 * nodes
-            ax.scatter(x, y, s=area, lw=0, **look)
-            labels.append(Named(x, y, row["label"], colour, math.sqrt(area) / 2, (y - down, y + up)))
+            y = row["speedup_single"]
+            ax.errorbar(row[x], y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
+            ax.scatter(row[x], y, s=compute_area(row), lw=0, **look)
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
-    ax.set(xscale="log", xlabel="target passes an image", ylabel="speed of one image, times plain decoding's")
-    ticks = [x for x in (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800) if x <= 1.2 * data["nfe"].max()]
-    ax.set_xticks(ticks, [f"{x}" for x in ticks])
+    ax.set(xscale="log", ylabel="speed of one image, times plain decoding's")
     ax.minorticks_off()
-    ax.set_xlim(0.8 * methods["nfe"].min(), 1.15 * data["nfe"].max())
-    name_points(figure, {ax: labels}, legend=True)
+    return figure, data
+
+
+def choose_verdicts(methods: pd.DataFrame) -> "pd.Series[str]":
+    """Choose the verdict whose colour each method has."""
+    return methods["verdict_kind"].where(methods["verdict_kind"].isin(VERDICTS), "not decided")
+
+
+def compute_area(row: Mapping[str, Any]) -> float:
+    """Compute the area of a method's mark, in square points, from the nodes that a pass evaluates."""
+    return 12 + 3 * (0 if is_missing(row["nodes_per_pass"]) else float(row["nodes_per_pass"]))
+
+
+def name_marks(figure: Figure, data: pd.DataFrame, x: str) -> Drawing:
+    """Write the names of the methods of `draw_speed` beside their marks."""
+    methods = data[~is_plain(data)]
+    labels = []
+    for row, kind in zip(list_records(methods), choose_verdicts(methods), strict=True):
+        down, up = find_interval(row, "speedup_single")
+        y, radius = row["speedup_single"], math.sqrt(compute_area(row)) / 2
+        labels.append(Named(row[x], y, row["label"], VERDICTS.get(kind, GREYS[1]), radius, (y - down, y + up)))
+    name_points(figure, {figure.axes[0]: labels}, legend=True)
     return figure, data
 
 

@@ -113,7 +113,7 @@ def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Co
 
 
 def show_passes(row: SummaryRow) -> Entry:
-    """Show the passes of an image with their error, beneath the tokens of each and the calls of a companion, with its
+    """Show the passes of an image with their error, beneath the tokens of each and the calls of a speculator, with its
     size relative to the target."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
@@ -123,7 +123,7 @@ def show_passes(row: SummaryRow) -> Entry:
     details = [] if is_missing(nodes) else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]  # type: ignore[arg-type]
     if not is_missing(drafted) and drafted:
         size = "" if is_missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
-        details.append(f"{drafted:.0f} calls of a companion{size}")
+        details.append(f"{drafted:.0f} calls of a speculator{size}")
     return Entry(f"{figure.value:.0f}{error}", "; ".join(details))
 
 
@@ -310,11 +310,11 @@ SCENES = {  # names of figures that small networks trained here measure (`parity
 }  # fmt: skip
 PREDICTED = (
     "times faster than plain decoding, not measured: as if every pass cost the same, however many tokens it evaluates,"
-    " and a companion's call its share of the target's parameters"
+    " and a speculator's call its share of the target's parameters"
 )
 PASSES_AND_CALLS = (
     "target passes an image, counted, with the {percent} interval; below, the tokens that a pass evaluates, and calls"
-    " of a companion, which an image waits for, too"
+    " of a speculator, which an image waits for, too"
 )
 AT_BUDGETS = (
     "Passes an image with the best options of each method that keep within so many nodes a pass; beneath, the gain"

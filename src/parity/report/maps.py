@@ -1,5 +1,5 @@
 """Where a decoder gains: maps and curves from the pass in which each token became final, from the target's certainty,
-and from the drafts that were accepted. Places are in the picture's own layout: [L] in raster order, `width` a row."""
+and from the drafts that were accepted. Places are in the image's own layout: [L] in raster order, `width` a row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -88,9 +88,9 @@ def draw_top1_maps(
     top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int]
 ) -> Drawing:
     """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and the
-    FIRST images with theirs. The data hold the means of every cell whose pictures have as many tokens.
+    FIRST images with theirs. The data hold the means of every cell whose images have as many tokens.
 
-    top1    by cell [n, L], NaN where forced; widths: by cell the tokens in a row of the picture
+    top1    by cell [n, L], NaN where forced; widths: by cell the tokens in a row of the image
     pixels  [n, H, W, 3] of the first images of the cell `plain`
     """
     own = top1[plain]
@@ -176,7 +176,7 @@ def draw_passes(steps: Steps, look: Look) -> Drawing:
 
 def draw_draft_maps(shares: Mapping[str, tuple[np.ndarray, ...]], look: Look, max_cells: int = 4) -> Drawing | None:
     """Draw the shares of drafts accepted in each cell, by rank in the order (a rolling mean over 8) and by position in
-    the picture. shares: by label two arrays [L], by rank and by position; the first `max_cells` are drawn, the data
+    the image. shares: by label two arrays [L], by rank and by position; the first `max_cells` are drawn, the data
     hold all. None if there is no cell."""
     if not shares:
         return None

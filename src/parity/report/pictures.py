@@ -1,4 +1,4 @@
-"""Pictures of the same prompts, cell by cell, as data URIs: the worst in a table, all of them and the replay in the
+"""Images of the same prompts, cell by cell, as data URIs: the worst in a table, all of them and the replay in the
 page's own view."""
 
 import base64
@@ -18,28 +18,28 @@ from parity.report.collect import Gathered, follows_plain, group_same, name_grou
 from parity.report.settings import parse_settings
 
 KIND = "discrete"
-SHOWN = 8  # so many prompts' pictures are shown on a page without scripts
+SHOWN = 8  # so many prompts' images are shown on a page without scripts
 COMPETE = 256  # the worst prompts are sought among so many
-BYTES = 800_000  # the pictures in the view of all prompts take at most so many bytes
-ACROSS = 8  # a row of a sheet has so many pictures
+BYTES = 800_000  # the images in the view of all prompts take at most so many bytes
+ACROSS = 8  # a row of a sheet has so many images
 
 
 @dataclass(frozen=True)
 class Column:
-    """One cell's pictures of the grid's prompts."""
+    """One cell's images of the grid's prompts."""
 
     label: str
     pixels: np.ndarray  # uint8 [n, H, W, 3]
-    cosine: np.ndarray  # [n], of picture and caption, by the network that judges quality
+    cosine: np.ndarray  # [n], of image and caption, by the network that judges quality
     baseline: bool = False  # whether it is plain decoding; differences are from a model's first
     model: str = ""
     method: str = ""
-    drawn: str = ""  # the names of all cells that drew these pictures
-    plain: bool = False  # whether the pictures are those of plain decoding
+    drawn: str = ""  # the names of all cells that drew these images
+    plain: bool = False  # whether the images are those of plain decoding
 
 
 def encode_picture(picture: Image.Image, quality: int) -> str:
-    """Encode a picture as a WebP data URI; quality: 1 to 100."""
+    """Encode an image as a WebP data URI; quality: 1 to 100."""
     stream = io.BytesIO()
     picture.save(stream, format="WEBP", quality=quality, method=4)
     return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
@@ -54,13 +54,13 @@ def make_thumbnail(pixels: np.ndarray, side: int = 256) -> str:
 
 class Sheets(NamedTuple):
     uris: list[str]
-    sheet_of: list[int]  # each column's number of a sheet: columns of the same pictures share one
-    side: int  # pixels of a picture on the sheet, each way
+    sheet_of: list[int]  # each column's number of a sheet: columns of the same images share one
+    side: int  # pixels of an image on the sheet, each way
 
 
 def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
-    """Draw each column's pictures [n, H, W, 3] on a sheet, ACROSS in a row, at most 96 pixels wide each; columns of the
-    same pictures share a sheet. As many of the first prompts are drawn as fit into `room` bytes of all sheets, but at
+    """Draw each column's images [n, H, W, 3] on a sheet, ACROSS in a row, at most 96 pixels wide each; columns of the
+    same images share a sheet. As many of the first prompts are drawn as fit into `room` bytes of all sheets, but at
     least a row. Returns the sheets and how many prompts are on them."""
     numbers: dict[bytes, int] = {}
     sheet_of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
@@ -74,7 +74,7 @@ def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
 
 
 def draw_sheet(pixels: np.ndarray, side: int) -> str:
-    """Draw pictures uint8 [n, H, W, 3], resized to `side` x `side`, on one image, ACROSS in a row, as a data URI."""
+    """Draw images uint8 [n, H, W, 3], resized to `side` x `side`, on one image, ACROSS in a row, as a data URI."""
     canvas = Image.new("RGB", (ACROSS * side, -(-len(pixels) // ACROSS) * side))
     for i, picture_pixels in enumerate(pixels):
         picture = Image.fromarray(picture_pixels).resize((side, side), Image.Resampling.LANCZOS)
@@ -94,8 +94,8 @@ def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
-    """List the pictures of each cell of images, at most COMPETE prompts, and the captions of these prompts. Pictures
-    that no network judged have the cosine NaN. Raises ParityError if the cells have not the same number of pictures."""
+    """List the images of each cell of images, at most COMPETE prompts, and the captions of these prompts. Images
+    that no network judged have the cosine NaN. Raises ParityError if the cells have not the same number of images."""
     columns: list[Column] = []
     captions: list[str] = []
     groups = {row["label"]: group for group in group_same(list_records(g.select_rows(KIND))) for row in group}
@@ -118,10 +118,10 @@ def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
 def show_pictures(g: Gathered) -> list[Any]:
     """Make the blocks of the section on pictures: a paragraph, the page's own views (all prompts, and the replay), and
     a grid of the SHOWN prompts on which a decoder falls furthest behind plain decoding, the worst first. Columns of the
-    same pictures are shown once, plain decoding's first. Unjudged pictures are in the order of their prompts."""
+    same images are shown once, plain decoding's first. Unjudged images are in the order of their prompts."""
     columns, captions = list_columns(g)
     if not columns:
-        return [Words("this experiment has no pictures.", "empty")]
+        return [Words("this experiment has no images.", "empty")]
     order, worst = order_worst_first(columns)
     ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
     ranking |= {c.label: c.cosine[order] for c in columns}
@@ -180,7 +180,7 @@ def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: 
         pairs = zip(model_columns, drawn.sheet_of, strict=True)
         content = [describe_column(g, c, traces[c.label], order, base, sheet) for c, sheet in pairs]
         judged = not np.isnan(worst).all()
-        about = f"{shown} of {n_prompts:,} prompts{JUDGED if judged else UNDER}. Pictures are compressed."
+        about = f"{shown} of {n_prompts:,} prompts{JUDGED if judged else UNDER}. Images are compressed."
         about += LEFT * (shown < n_prompts)
         yield pack("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are below.", {
             "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
@@ -196,7 +196,7 @@ def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Colu
 
     order   numbers of the prompts to show, in their order
     base    the baseline's column, whose cosine is subtracted
-    sheet   number of the sheet with the cell's pictures
+    sheet   number of the sheet with the cell's images
     """
     step, nodes = trace.step[order], trace.nodes[order]
     options = parse_settings(g.summary.set_index("label")["options"].get(c.label))
@@ -248,13 +248,13 @@ UNDER = "; under each image its passes"
 JUDGED = "; under each image its cosine with the prompt, by the network that judges quality, and its passes"
 LEFT = " There is no room for the others: figures/pictures.csv and the cells' folders have them."
 REPLAY = (
-    "The finished picture, uncovered token by token in the pass in which each became final. The last token of a pass is"
+    "The finished image, uncovered token by token in the pass in which each became final. The last token of a pass is"
     " usually the target's own draw: a correction, or one beyond the drafts. Rejected drafts are shown for windows; of"
     " trees only their number is known."
 )
-UNJUDGED = "The first {shown} of {all} prompts: no network compared these pictures with their prompts."
+UNJUDGED = "The first {shown} of {all} prompts: no network compared these images with their prompts."
 WORST = (
-    "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in the cosine of picture and"
+    "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in the cosine of image and"
     " prompt."
     " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. The first column looks"
     " better than it is, because the prompts were chosen against it; compare with the other seeds of plain decoding."

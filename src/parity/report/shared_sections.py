@@ -67,7 +67,7 @@ def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -
 
 
 def name_protocol(rows: list[dict[str, Any]]) -> str:
-    """Name the protocol by which a published model's pictures were measured, with its digest."""
+    """Name the protocol by which a published model's images were measured, with its digest."""
     protocols = {row["protocol"] for row in rows if not is_missing(row.get("protocol"))}
     return f"Measured by protocol {', '.join(sorted(protocols))}." if protocols else ""
 
@@ -102,7 +102,7 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 
 
 def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
-    """Draw a figure over each setting in `swept` that takes three values or more, but for those that the study shows.
+    """Draw a figure over each setting in `swept` that takes three values or more, except those that the study shows.
     swept: to each setting the measures to draw, and the paper's table or ""."""
     figures = study_figures.find_sweeps(g.select_rows(kind), swept, {figure.x for figure in g.list_studies(kind)})
     return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
@@ -224,11 +224,12 @@ EVERY = (
     " verdict."
 )
 LAYERS = (
-    "There are four layers of tests. Exact: models of a few tokens, whose joint law can be listed. Long: models of 64"
-    " tokens and more with exact conditionals, at a method's own options. Teacher-forced: the target's conditionals"
-    " along the decoded tokens. Paired: pictures of the same prompts. A small p-value is evidence against the decoder;"
-    " effect and MDE (the smallest effect found with power 0.8) say whether a test could have seen a difference that"
-    " matters. Parity's own tests (docs/reference/faults.md) inject faults into decoders, which these layers must find."
+    "There are four layers of tests. Exact: models of a few tokens, whose joint distribution can be listed. Long:"
+    " models of 64 tokens and more with exact conditionals, at a method's own options. Teacher-forced: the target's"
+    " conditionals along the decoded tokens. Paired: images of the same prompts. A small p-value is evidence against"
+    " the decoder; effect and MDE (the smallest effect found with power 0.8) say whether a test could have seen a"
+    " difference that matters. Parity's own tests (docs/reference/faults.md) inject faults into decoders, which these"
+    " layers must find."
 )
 STRONGEST = (
     "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"

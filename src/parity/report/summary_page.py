@@ -1,4 +1,4 @@
-"""The front page: what was found in a few lines, pictures, a table and a figure for each kind of model; and the files
+"""The front page: what was found in a few lines, images, a table and a figure for each kind of model; and the files
 behind the page, with the command that makes a row again."""
 
 import json
@@ -39,7 +39,7 @@ from parity.report.cost import (
     measure_cost,
     read_gpu_cost,
 )
-from parity.report.figures import draw_gain_bars, draw_speed_by_passes, plot
+from parity.report.figures import draw_gain_bars, draw_speed_by_distance, draw_speed_by_passes, plot
 from parity.report.front_table import make_columns, make_image_columns, show_budgets
 from parity.report.order import order_images, rank_verdict
 from parity.report.pictures import make_thumbnail
@@ -48,7 +48,7 @@ from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
-PROMPTS = 4  # pictures of so many prompts are on the first screen
+PROMPTS = 4  # images of so many prompts are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
@@ -75,17 +75,19 @@ def make_verdicts_section(g: Gathered) -> Section:
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
-    """Make the blocks on images: the table (passes at equal budgets first, where the experiment has them), pictures,
-    figures and answers. rows: methods in the order of the table."""
+    """Make the blocks on images: speed against distance beside images, the table (passes at equal budgets first, where
+    the experiment has them), figures and answers. rows: methods in the order of the table."""
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
     table = show_table([plain, *rows], make_image_columns(rows), "", "front")
-    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows), table.caption]))
+    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows)]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
-    body = [*show_budgets(first), *([Terms(above)] if above else []), table._replace(caption=caption)]
-    body += [*describe_same(rows), make_gallery(g, rows)]
+    by_distance = plot("speed-by-distance", "Speed against distance", draw_speed_by_distance(first), BY_DISTANCE)
+    body: list[Any] = [Terms(above)] if above else []
+    body += [Sides([[by_distance], [make_gallery(g, rows), *describe_same(rows)]]), *show_budgets(first)]
+    body.append(table._replace(caption=caption))
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
     machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
@@ -112,9 +114,7 @@ def show_fastest(stretches: list[Stretch]) -> Table:
 def describe_budget(rows: list[dict[str, Any]]) -> str:
     """Say how many tokens the methods evaluate in a pass at most, for with more of them others may lead."""
     largest = find_largest(rows, "nodes_per_pass")
-    return (
-        "" if largest is None else f"No method evaluates more than {largest['nodes_per_pass']:.0f} tokens a pass here."
-    )
+    return "" if largest is None else f"At most {largest['nodes_per_pass']:.0f} tokens a pass."
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
     """Make the gallery of the first prompts' pictures: by plain decoding with each seed (the methods' seed as drawn by
-    a method that shares its noise), by the best lossless method of other pictures, and the lossy one of most gain."""
+    a method that shares its noise), by the best lossless method of other images, and the lossy one of most gain."""
     cells = g.map_cells("discrete")
     first = rows[0]
     like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]
@@ -175,11 +175,11 @@ def is_like(row: SummaryRow, base: SummaryRow) -> bool:
 
 
 def describe_same(rows: list[dict[str, Any]]) -> list[str]:
-    """Write a sentence for each group of methods that drew the same pictures, with the reason if it is shared noise."""
+    """Write a sentence for each group of methods that drew the same images, with the reason if it is shared noise."""
     lines = []
     for group in (group for group in group_same(rows) if len(group) > 1):
         reason = f": those of plain decoding with their seed, {group[0]['seed']:.0f}" if follows_plain(group) else ""
-        lines.append(f"The same pictures{reason}: {name_group(group)}. Their change of quality is one figure.")
+        lines.append(f"The same images{reason}: {name_group(group)}. Their change of quality is one figure.")
     return lines
 
 
@@ -209,12 +209,16 @@ def read_gpu(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-ABOVE = ("Fastest lossless, one image", "How sure of the law")  # questions that are answered above the table
+ABOVE = ("Fastest lossless, one image", "How sure of the distribution")  # questions that are answered above the table
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
 RANKED = (
-    "Lossless methods first, then by the predicted gain: how many times faster than plain decoding if every pass cost"
-    " the same, as about it does on an idle GPU. Counts hold on any machine, speeds on this one."
+    "Lossless methods first, then by the gain if every pass cost the same, as on an idle GPU. Grey: predicted, or timed"
+    " on a busy machine."
+)
+BY_DISTANCE = (
+    "Speed of one image against the total variation from the model's distribution, in the colour of the verdict: up and"
+    " to the left is better. Pale marks: predicted. Broken line: plain decoding."
 )
 BY_PASSES = (
     "Speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes a pass."
@@ -223,7 +227,7 @@ BY_PASSES = (
 BY_COST = (
     f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
     f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
-    f" {AXIS - 1}; a companion's call costs its share of the target's parameters. Thick: the fastest lossless method."
+    f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
     " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
     " pass over so many tokens was, their cost is extended in a line."
 )
@@ -235,8 +239,8 @@ FASTEST = (
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
-    " variation from the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1"
-    " another altogether. It tells whether the law is kept; what a change of it costs is measured as quality."
+    " variation from the model's distribution on the worst small model, at most (TV ≤) or as measured: 0 is the same,"
+    " 1 another altogether. It tells whether the distribution is kept; what a change costs is measured as quality."
 )
 READING = "Lossless methods first, then by passes saved. Speeds are those of this machine."
 CALLS = (
@@ -251,7 +255,7 @@ CALLS = (
 TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # these files are written beside the page
 WHAT = {
     "index.html": "the verdicts, and links to the rest",
-    "report.html": "the whole page in one file, but for what has a file of its own",
+    "report.html": "the whole page in one file, except what has a file of its own",
     "published.html": "the papers' figures beside ours",
     "observations.html": "what methods rest on, measured along plain decoding, where the run observed it",
     "summary.csv": "a row per cell",

@@ -83,7 +83,7 @@ def show_estimate(figure: Estimate) -> Entry:
 
 
 def grey_out(entry: Entry) -> Entry:
-    """Grey out a figure of too few rows (`report.collect.is_too_few`), or of a part of the pictures."""
+    """Grey out a figure of too few rows (`report.collect.is_too_few`), or of a part of the images."""
     return entry._replace(style="few")
 
 
@@ -200,12 +200,12 @@ def show_measured(name: str, scale: float = 1.0) -> Maker:
     it; if it is missing, the recorded reason."""
 
     def show(row: SummaryRow) -> Entry:
-        """Show a row's figure, grey if it is of a part of the pictures or of too few to see an effect."""
+        """Show a row's figure, grey if it is of a part of the images or of too few to see an effect."""
         figure = estimate_of(row, name)
         if figure.missing:
             return explain_missing(figure)
         entry = show_runs(row, name, scale) or show_estimate(figure.times(scale))
-        if figure.why:  # it was measured on a part of the pictures
+        if figure.why:  # it was measured on a part of the images
             return grey_out(entry._replace(detail=figure.why))
         weak = name in format_text(row.get("too_few")).split() and name not in format_text(row.get("moved")).split()
         return grey_out(entry) if weak else entry
@@ -374,7 +374,7 @@ def make_verdict_columns(alpha: float) -> list[Column]:
     return [
         METHOD,
         Column("Verdict", lambda row: show_pill(row, "reach"), "does it draw from plain decoding's distribution?"),
-        Column("Claim", show_claim, "what is said of the law, and by whom"),
+        Column("Claim", show_claim, "what is said of the distribution, and by whom"),
         Column("TV ≤", lambda row: show_bound(row.get("tv_bound")), bounded),
         Column(
             "MDE", lambda row: show_bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"

@@ -1,8 +1,8 @@
 """What each decoder's equality rows add up to: which rows are judged together, under which name, and the verdicts.
 
 Images are judged cell by cell. A text variant is judged once, on all tasks: its tests are one family. A decoder of
-continuous tokens is judged on mixtures, whose law is known, and beside that on each model, where one token's law is
-sampled."""
+continuous tokens is judged on mixtures, whose distribution is known, and beside that on each model, where the
+distribution of one token is sampled."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,14 +25,14 @@ from parity.report.tables import format_number, show_bound
 UNTESTABLE = (  # of tokens made elsewhere
     "the decoder on models whose distribution is known", "plain decoding's tokens under its noise", "its counts",
 )  # fmt: skip
-NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
+NOT_FORCED = "with continuous.forced = 0 the distribution of one token is not tested on the model"
 
 
 class Tested(NamedTuple):
     """The tests of a cell in one file: rows, and figures that go with them."""
 
     cell: Cell
-    ran: Variant | None  # the variant that ran on models of known law; None if the cell's own model was tested
+    ran: Variant | None  # the variant that ran on models of known distribution; None if the cell's own model was tested
     repeated: bool  # whether this is the repetition on a fresh seed, which confirms or clears a rejection
     test: str  # identifies the test, because cells may share one: its rows are counted once
     results: dict[str, Any]
@@ -163,7 +163,7 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
     """Make the column `note` of a cell that no layer tested: why."""
     is_enumerable = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
-    reasons = [] if is_enumerable else ["with these options it does not run on the small models whose law is known"]
+    reasons = [] if is_enumerable else ["with these options it does not run on the small models of known distribution"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
         reasons.append(NOT_FORCED)
     return {"note": "; ".join(reasons) or "no layer tests it"}
@@ -253,7 +253,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     pill            the verdict in a few words; scope: how far it reaches, in a line
     tested_options  JSON of the options of the exact layer
     tested_models   what the exact and the long layer ran on
-    own_options     "tested" if all of the decoder's own were, on models whose law is known; "not tested" if not
+    own_options     "tested" if all of the decoder's own were, on models of known distribution; "not tested" if not
     reach           what was tested and what was not, as a sentence
 
     A layer reaches as far as the shortest of its models: on it alone all of its tests were run.
@@ -270,7 +270,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     tested = []
     untested = [] if by_exact or by_long else [own]
     if exact:
-        tested.append(f"joint law tested on {describe_models(exact)} at {cut or 'its own options'}")
+        tested.append(f"joint distribution tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
         outcome = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
         tested.append(f"{own} tested on {describe_models(long)}: {outcome}")
@@ -280,7 +280,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if layers := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
         tested.append(f"own model and options: {', '.join(layers)}")
     value = replace(judged["value"], tested=tuple(tested), untested=tuple(untested))
-    reason = f"{option} {largest} is more than half of them" if long else "not tested on a model whose law is known"
+    reason = f"{option} {largest} is more than half of them" if long else "not tested on a model of known distribution"
     lacking = [reason if long else f"{name} {reason}" for name in untested if exact or long]
 
     # Below, the scope is written: where and at which options the verdict holds.
@@ -299,7 +299,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     elif not exact:
         line = f"at {own} {tokens}"
     elif not by_long:
-        line = on_exact if by_exact else f"{on_exact}; {own} on no model whose law is known"
+        line = on_exact if by_exact else f"{on_exact}; {own} on no model whose distribution is known"
     else:
         line = f"{on_exact}; at {own} {outcome} {tokens}" if cut else f"{on_exact}; {outcome} {tokens}"
     return {

@@ -55,8 +55,8 @@ def make_entry(name: str, folder: Path, published: bool = False, **changed: Any)
         convert(family, *pair, folder / "weights", paths.get("tokenizer"), cell=cell)
         return {"folder": str(folder / "weights")}
     if "model" in paths:
-        companions = {component: path for component, path in paths.items() if component != "model"}
-        return {**add.find(files["model"], None, companions, PIXELS.get(name)).entry, "files": files}
+        speculators = {component: path for component, path in paths.items() if component != "model"}
+        return {**add.find(files["model"], None, speculators, PIXELS.get(name)).entry, "files": files}
     if "transformer" in paths:
         return {**add.find(str(folder), sizes.get("side", GRID)).entry, "files": files}
     # a tokenizer's folder has no weights, so it has no digest

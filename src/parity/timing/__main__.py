@@ -84,7 +84,7 @@ def make_bench(kind: str, group: list[Counted], manifest: dict[str, Any], inputs
     rows = read_rows(inputs)
     if kind != "discrete":
         return Given(kind, manifest, setting, rows, **how)
-    return Images(kind, manifest, setting, rows, companions={needs(kind, c.variant.method) for c in group}, **how)
+    return Images(kind, manifest, setting, rows, speculators={needs(kind, c.variant.method) for c in group}, **how)
 
 
 def predict(bench: Bench, counted: Counted, batch: int) -> float:

@@ -109,7 +109,7 @@ class Bench:
         if fast not in self.models:
             spec = {"method": method, "dtype": self.dtype}
             self.models[fast] = loop.load(self.kind, self.manifest, spec, self.device, fast, self.captured)
-        return self.models[fast].take_companion(needs(self.kind, method))
+        return self.models[fast].take_speculator(needs(self.kind, method))
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """Decode rows by a variant, and measure its seconds, passes and nodes."""
@@ -156,17 +156,17 @@ class Given(Bench):
 class Images(Given):
     """Images of a model of image tokens. What passes cost is timed; what a method needs is counted."""
 
-    def __init__(self, *model: Any, companions: Iterable[str], **how: Any):
-        """Load the target and the companions. model: kind, manifest, setting and rows, as of `Given`."""
+    def __init__(self, *model: Any, speculators: Iterable[str], **how: Any):
+        """Load the target and the speculators. model: kind, manifest, setting and rows, as of `Given`."""
         super().__init__(*model, **how)
-        names = ("vq", "net", *sorted({*companions} - {""}))
+        names = ("vq", "net", *sorted({*speculators} - {""}))
         self.nets = load_networks(self.manifest, names, self.device, getattr(torch, self.dtype))
         net: Any = self.nets["net"]
         self.run = CompiledPass(net.forward, torch.device(self.device).type)  # all methods share it
         self.costs: dict[tuple[int, bool], dict[int, float]] = {}  # by (batch, compiled): seconds by nodes of a pass
 
     def load_networks(self, method: str, fast: bool) -> Loaded:
-        """Select the target and the companion that a method needs: others would be fed, too."""
+        """Select the target and the speculator that a method needs: others would be fed, too."""
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", needs(self.kind, method))}
         return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else None, self.captured)
 

@@ -1,1 +1,1 @@
-"""Training of companions: drafters, heads and draft models of a checkpoint, from its own samples."""
+"""Training of speculators: drafters, heads and draft models of a checkpoint, from its own samples."""

@@ -1,12 +1,12 @@
-"""Train a companion of a model of image tokens from its own samples (heads, a draft model, a drafter), or a text model.
+"""Train a speculator of a model of image tokens from its own samples (heads, draft model, drafter), or a text model.
 
-    parity train heads --model scenes --out companions
-    parity train draft --model mine --configfile mine.yaml --prompts captions.txt --layers 6 --out companions
+    parity train heads --model scenes --out speculators
+    parity train draft --model mine --configfile mine.yaml --prompts captions.txt --layers 6 --out speculators
     parity train --auto --model mine --configfile mine.yaml          which of them gains most, before any is trained
     parity train arm corpus.jsonl --from xlnet-base-cased --out arm  an any-subset model of text, see its --help
     parity train own --method path/to/mine.py:mine                   the draft network of a decoder of others
 
-A companion needs no data set: the model draws the rows itself, by the fastest lossless method, at the sampling of the
+A speculator needs no data set: the model draws the rows itself, by the fastest lossless method, at the sampling of the
 experiment. A killed command goes on where it was. OUT gets the weights, a card, and an experiment that uses them.
 """
 
@@ -32,7 +32,7 @@ from parity.experiment.schema import PromptSpec, TrainingSpec, validate
 from parity.generate import Generator, check_captions
 from parity.train.cards import format_log
 
-EVALUATIONS, EVERY = 8, 50  # of the companion on held-out rows, over all steps; a multiple of so many steps apart
+EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps; a multiple of so many steps apart
 HELD_SHARE = 8  # one prompt in so many is held out, if there are at least twice as many
 
 
@@ -65,7 +65,7 @@ def read_all_prompts(a: argparse.Namespace, generator: Generator) -> list[str]:
 
 
 def describe_model(generator: Generator, kind: str, file: Path) -> dict[str, Any]:
-    """Describe the model with its companion as an entry of a configuration; an embedded one by its files."""
+    """Describe the model with its speculator as an entry of a configuration; an embedded one by its files."""
     spec, manifest = generator.case.spec, generator.manifest
     entry = spec.model_dump(exclude_unset=True)
     if spec.source == "embedded":
@@ -87,13 +87,13 @@ def shorten(path: Path) -> Path:
 
 
 def write_experiment(generator: Generator, kind: str, file: Path) -> Path:
-    """Write an experiment in which the model has its companion, beside its file; returns the path."""
-    from parity.train.companions import METHODS
+    """Write an experiment in which the model has its speculator, beside its file; returns the path."""
     from parity.train.samples import complete_options
+    from parity.train.speculators import METHODS
 
     model, config = generator.case.model, generator.config
     assert config.image is not None
-    image = config.image.model_dump(exclude_unset=True, exclude={"companions"}, mode="json")
+    image = config.image.model_dump(exclude_unset=True, exclude={"speculators"}, mode="json")
     methods = ("ar", "mtj", METHODS[kind])
     first = {method: (image["methods"].get(method) or [{}])[0] for method in methods}
     image["methods"] = {method: [complete_options(generator, method, first[method])] for method in methods}
@@ -107,56 +107,56 @@ def write_experiment(generator: Generator, kind: str, file: Path) -> Path:
 
 
 def write_card(generator: Generator, kind: str, record: dict[str, Any], prompts: tuple[int, int], drawn: int) -> str:
-    """Write a companion's card as Markdown; prompts: read and held out; drawn: rows."""
+    """Write a speculator's card as Markdown; prompts: read and held out; drawn: rows."""
     case, last = generator.case, record["log"][-1]
-    share = f"{record['parameters']['companion'] / record['parameters']['target']:.1%} of the target's parameters"
+    share = f"{record['parameters']['speculator'] / record['parameters']['target']:.1%} of the target's parameters"
     held = f"{prompts[1]} held out" if prompts[1] < prompts[0] else "the same held out, with other noise"
     facts = [
         f"# {kind} of {case.model}",
         "",
         f"- target: {case.spec.family}, revision {case.setting['revision']}; dtype {generator.dtype}",
         f"- sampling: {json.dumps(case.setting['sampling'])}",
-        f"- size: {record['parameters']['companion']:,} parameters, {share}",
+        f"- size: {record['parameters']['speculator']:,} parameters, {share}",
         f"- data: {drawn:,} rows that the target drew by {record['drawn_by']}, for {prompts[0]:,} prompts; {held}",
         f"- training: {record['taken']:,} steps of batch {record['batch']}; seed {record['seed']}; on"
         f" {record['device']}",
         f"- passes of held-out rows: {last['passes']:.1f}; {last['passes_without']:.1f} by {record['without']}, which"
-        f" has no companion; {last['gain']:.2f} times plain decoding's speed on that device, batch {record['decoded']}",
+        f" has no speculator; {last['gain']:.2f} times plain decoding's speed there, batch {record['decoded']}",
     ]
     return "\n".join([*facts, *format_log(record["log"])])
 
 
 def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
-    """Train the companion that is asked for, unless OUT holds it, and write it, its card and an experiment."""
+    """Train the speculator that is asked for, unless OUT holds it, and write it, its card and an experiment."""
     import torch
 
     from parity.base.weights import count_parameters
-    from parity.train import companions, loop
+    from parity.train import loop, speculators
     from parity.train.samples import Samples
 
     generator = read_generator(a)
-    companions.check_kind(generator, a.kind)
+    speculators.check_kind(generator, a.kind)
     prompts = read_all_prompts(a, generator)
     splits = len(prompts) >= 2 * HELD_SHARE
     held = prompts[::HELD_SHARE] if splits else prompts
     learnt = [prompt for i, prompt in enumerate(prompts) if i % HELD_SHARE or not splits]
     torch.manual_seed(a.seed)
-    net, header = companions.build(generator, a.kind, spec.layers, spec.width)
+    net, header = speculators.build(generator, a.kind, spec.layers, spec.width)
     a.out.mkdir(parents=True, exist_ok=True)
     # on a CPU no method draws a batch of rows sooner than plain decoding
     rows = Samples(generator, a.out / "rows", learnt, spec.drawn, plain=generator.device == "cpu")
-    held_out = Samples(generator, a.out / "held-out", held, min(companions.DECODED, spec.drawn))
+    held_out = Samples(generator, a.out / "held-out", held, min(speculators.DECODED, spec.drawn))
     settings = {**spec.model_dump(), "model": generator.case.setting, "rows": rows.folder.name}
     settings.pop("minutes")
     sizes = {"steps": spec.steps, "batch": spec.batch, "examples": spec.images, "seed": a.seed}
     job = loop.Job(
         a.kind, a.out, **sizes, threads=a.threads, device=generator.device, scheme=settings, minutes=spec.minutes
     )
-    lesson = companions.Lesson(generator, a.kind, net, rows, held_out)
+    lesson = speculators.Lesson(generator, a.kind, net, rows, held_out)
     every = EVERY * max(1, round(spec.steps / EVALUATIONS / EVERY))
     log = loop.train(lesson.make_recipe(job, header, every), job)
     record = read_json(job.out.with_suffix(".json"))
-    record |= {"parameters": {"companion": count_parameters(net), "target": count_parameters(lesson.target)}}
+    record |= {"parameters": {"speculator": count_parameters(net), "target": count_parameters(lesson.target)}}
     record |= {"drawn_by": rows.method, "without": held_out.method, "decoded": held_out.at_once}
     record["taken"] = max(int(row["step"]) for row in log if "step" in row)
     card = write_card(generator, a.kind, record, (len(prompts), len(held)), len(rows.batches) * rows.at_once)
@@ -165,7 +165,7 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
 
 
 def main() -> None:
-    """Parse the command line; train what it names: a companion, a text model, another's draft network; or print the
+    """Parse the command line; train what it names: a speculator, a text model, another's draft network; or print the
     table of --auto."""
     if sys.argv[1:2] == ["arm"]:
         from parity.train import arm
@@ -182,13 +182,13 @@ def main() -> None:
     )
     default = TrainingSpec()
     parser.add_argument("kind", nargs="?", choices=["heads", "draft", "drafter"])
-    parser.add_argument("--auto", action="store_true", help="print which companion is predicted to gain most")
+    parser.add_argument("--auto", action="store_true", help="print which speculator is predicted to gain most")
     parser.add_argument("--model", default="", help="of the configuration (its first of image tokens)")
     parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
     parser.add_argument("--config", type=json.loads, help="JSON: the experiment, in place of a file")
     parser.add_argument("--checkpoint", type=Path, help="the model's manifest, if the workflow has made it")
     parser.add_argument("--prompts", help="a file of them (the experiment's)")
-    parser.add_argument("--out", type=Path, default=Path("companions"), help="a folder (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("speculators"), help="a folder (%(default)s)")
     for name, field in TrainingSpec.model_fields.items():
         kind = float if field.annotation is float else int
         parser.add_argument(f"--{name}", type=kind, help=f"{field.description} ({getattr(default, name):g})")

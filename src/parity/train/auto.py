@@ -1,5 +1,5 @@
-"""Which companion of a model gains most, predicted before any is trained: passes from counts of the embedded model,
-seconds of a step measured with an untrained companion of that size."""
+"""Which speculator of a model gains most, predicted before any is trained: passes from counts of the embedded model,
+seconds of a step measured with an untrained speculator of that size."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +14,11 @@ from parity.experiment.options import make_plain_options
 from parity.experiment.weights import list_option_sizes
 from parity.generate import Generator
 from parity.inputs.prompts import encode
-from parity.train.companions import METHODS, build, check_kind, time_passes
 from parity.train.samples import SEED, complete_options
+from parity.train.speculators import METHODS, build, check_kind, time_passes
 
-# Passes a token of the embedded model at 32 nodes a pass (docs/figures/full.csv): of trained companions, at best and at
-# worst. The worst of a draft model is that of one .80 nats from an earlier target in place of .42, which took 1.12
+# Passes a token of the embedded model at 32 nodes a pass (docs/figures/full.csv): of trained speculators, at best and
+# at worst. The worst of a draft model is that of one .80 nats from an earlier target in place of .42, which took 1.12
 # times as many passes (docs/explanation/jacobi.md); of smaller ones than the embedded (.29 of its target) nothing was
 # counted.
 COUNTED = {
@@ -39,10 +39,10 @@ SHARES = (8, 4, 2)  # a draft model has this part of the target's layers
 
 
 class Choice(NamedTuple):
-    """A decoder with an untrained companion, and its predicted gain."""
+    """A decoder with an untrained speculator, and its predicted gain."""
 
     method: str
-    kind: str  # of the companion, "" for none
+    kind: str  # of the speculator, "" for none
     layers: int  # of a draft model, 0 for none
     share: float  # of the target's parameters
     step: float  # seconds of a step, over those of a pass of plain decoding
@@ -53,8 +53,8 @@ class Choice(NamedTuple):
         return f"parity train {self.kind}{f' --layers {self.layers}' if self.layers else ''}"
 
 
-def list_companions(generator: Generator) -> Iterator[tuple[str, int]]:
-    """List the companions that a model can have: kind, and layers of a draft model."""
+def list_speculators(generator: Generator) -> Iterator[tuple[str, int]]:
+    """List the speculators that a model can have: kind, and layers of a draft model."""
     for kind in METHODS:
         try:
             check_kind(generator, kind)
@@ -80,7 +80,7 @@ def measure_choices(generator: Generator, prompt: str) -> list[Choice]:
         return time_passes(networks, spec, rows)
 
     choices = []
-    for kind, layers in [("", 0), ("", 1), *list_companions(generator)]:
+    for kind, layers in [("", 0), ("", 1), *list_speculators(generator)]:
         method = METHODS.get(kind) or ("mtj" if layers else "sjd_coupled")
         net = build(generator, kind, layers)[0] if kind else None
         nets = {**loaded.nets, kind: net.to(next(loaded.nets["net"].parameters()).dtype)} if net else loaded.nets
@@ -94,12 +94,12 @@ def measure_choices(generator: Generator, prompt: str) -> list[Choice]:
 
 
 def describe_choices(generator: Generator, prompt: str) -> list[str]:
-    """Describe all choices as a table, and the best companion with the command that trains it, in lines."""
+    """Describe all choices as a table, and the best speculator with the command that trains it, in lines."""
     choices = measure_choices(generator, prompt)
     length = list_option_sizes(generator.case.spec)["length"]
     table = [
         {
-            "companion": f"{c.kind}, {c.layers} layers" if c.layers else c.kind or "none",
+            "speculator": f"{c.kind}, {c.layers} layers" if c.layers else c.kind or "none",
             "method": c.method,
             "of the target": f"{c.share:.1%}",
             "a step, in plain passes": f"{c.step:.2f}",
@@ -110,8 +110,8 @@ def describe_choices(generator: Generator, prompt: str) -> list[str]:
     ]
     best = choices[0]
     last = f"Predicted to gain most at batch 1: {best.method}, "
-    last += f"`{best.command}`" if best.kind else "which needs no companion"
+    last += f"`{best.command}`" if best.kind else "which needs no speculator"
     counted = (
-        "Passes are predicted from counts of the embedded model; steps were measured here, of untrained companions."
+        "Passes are predicted from counts of the embedded model; steps were measured here, of untrained speculators."
     )
     return [pd.DataFrame(table).to_string(index=False), counted, last]

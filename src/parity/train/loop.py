@@ -1,4 +1,4 @@
-"""The loop that trains companions and recipes: seeded and resumable; weights are published whole or not at all."""
+"""The loop that trains speculators and recipes: seeded and resumable; weights are published whole or not at all."""
 
 import json
 import math

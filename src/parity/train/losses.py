@@ -1,4 +1,4 @@
-"""What the companions of a network of image tokens learn: its law, by their Kullback-Leibler divergences from it.
+"""What the speculators of a network of image tokens learn: its law, by their Kullback-Leibler divergences from it.
 
 The target's `features` [R, L, dim] are its hidden states, s of which predicts token s; `p` [B, L, V] are its
 log-probabilities. A `Law` computes log-probabilities by an output layer from features, and B rows from R if it guides.
@@ -53,7 +53,7 @@ def measure_divergence(q: Tensor, p: Tensor, free: Tensor | None = None) -> Tens
     return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
 
 
-def measure_companion(
+def measure_speculator(
     kind: str,
     net: Any,
     target: Any,
@@ -65,12 +65,12 @@ def measure_companion(
     free: Tensor | None = None,
     run: Callable[[Any, Prompts, Tensor], Tensor] = compute_features,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the divergences of a companion, "heads", "draft" or "drafter", on tokens [R, L], by name; and before them
-    what else it is trained on. Gradients reach the companion alone.
+    """Compute the divergences of a speculator, "heads", "draft" or "drafter", on tokens [R, L], by name; and before
+    them what else it is trained on. Gradients reach the speculator alone.
 
     embed       embeds the prompts of the rows for a network, the target or a draft model
     features    of the target, [R, L, dim]
-    laws        of the target, and of the companion
+    laws        of the target, and of the speculator
     width       tokens of a row of a picture
     run         `compute_features`, or the same compiled
     """
@@ -134,7 +134,7 @@ def measure_heads_at(
     output      the target's
     table       embeddings of the picture's tokens [V, dim]
     features    gives the target's features at a place of each row, [copies, N, dim]; tokens [N, L]; places [N]
-    laws, width, free  as of `measure_companion`
+    laws, width, free  as of `measure_speculator`
     """
     target_law, law = laws
     last = tokens.shape[1] - 1

@@ -1,4 +1,4 @@
-"""Rows that a model draws itself, for its companion to learn from: stored as they are drawn, so a kill loses none."""
+"""Rows that a model draws itself, for its speculator to learn from: stored as they are drawn, so a kill loses none."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -27,7 +27,7 @@ def complete_options(generator: Generator, method: str, given: dict[str, Any]) -
 
 
 def choose_method(generator: Generator) -> tuple[str, dict[str, Any]]:
-    """Choose how rows are drawn: what `parity tune` found to be fastest if it needs no companion, else `sjd_coupled`.
+    """Choose how rows are drawn: what `parity tune` found to be fastest if it needs no speculator, else `sjd_coupled`.
     Returns the method and its options."""
     entry, _ = tuned.find(generator.case)
     if entry and not needs("discrete", entry["method"]):

@@ -193,9 +193,9 @@ def make_bench(case: Case, manifest: dict[str, Any], config: Config, device: str
     assert config.image is not None
     texts = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
     check_prompts(texts, case.spec, f"image.prompts.file = {config.image.prompts.file!r}: ")
-    companions = {needs(case.kind, variant.method) for variant in list_candidates(case)}
+    speculators = {needs(case.kind, variant.method) for variant in list_candidates(case)}
     given = {"captions": np.array(texts), **encode(manifest, texts, device)}
-    return Images(case.kind, manifest, case.setting, given, companions=companions, **how)
+    return Images(case.kind, manifest, case.setting, given, speculators=speculators, **how)
 
 
 def main() -> None:

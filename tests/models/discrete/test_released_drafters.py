@@ -103,7 +103,7 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     law = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
     for decode, options in ((ar, {}), (eagle, TREE), (lantern, {**TREE, "k": 5}), (vvs, {**TREE, "k": 5})):
         model = loaded.model(inputs, law)
-        assert isinstance(model.companions["drafter"], EagleDrafter)
+        assert isinstance(model.speculators["drafter"], EagleDrafter)
         decoded[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
         assert decoded[decode].tokens.shape == (2, 37)
         assert (decoded[decode].nfe <= 36).all()
@@ -198,10 +198,10 @@ def test_a_smaller_model_of_the_family_drafts(layout, tmp_path):
 
 
 @pytest.mark.parametrize("is_training", [False, True])
-def test_a_new_companion_drops_no_features(is_training):
-    """Emu3's configuration names a dropout of a tenth. Must fail: a companion in training mode."""
+def test_a_new_speculator_drops_no_features(is_training):
+    """Emu3's configuration names a dropout of a tenth. Must fail: a speculator in training mode."""
     config = Emu3TextConfig(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
-    net = llama.make_companion("drafter", config)
+    net = llama.make_speculator("drafter", config)
     net.train(net.training or is_training)
     x, mask = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 40, dtype=torch.bool)
     positions = torch.arange(40)[None]

@@ -15,7 +15,7 @@ from parity_decoders.verification import count_leading, probability, race, trans
 from parity_decoders.window import Window
 
 CLAIM = "lossless"
-MARK = "stored law of maximal coupling corrected by us"
+MARK = "stored distribution of maximal coupling corrected by us"
 REFILLS = True
 EXACT_WITH = {"store": "p", "correct": "residual"}
 COUPLED_WITH = {"coupling": "gumbel"}

@@ -129,8 +129,8 @@ class Loaded:
         config, weights = self.read("judge")
         return self.fit_weights(causal.build(config), weights, "judge")
 
-    def take_companion(self, name: str) -> "Loaded":
-        """Return these models. Raises ParityError if there is no companion of this name ("": none is needed)."""
+    def take_speculator(self, name: str) -> "Loaded":
+        """Return these models. Raises ParityError if there is no speculator of this name ("": none is needed)."""
         if name and name not in self.manifest["files"]:
             raise ParityError(f"text model: has no {name}; allowed: {', '.join(self.manifest['files'])}")
         return self
@@ -188,4 +188,4 @@ def load(
 ) -> Loaded:
     """Make the models of a manifest, which are read on first use. Raises ParityError if the component `needs` is not in
     it. `fast` is ignored: no pass is compiled, because its shape differs from pass to pass."""
-    return Loaded(manifest, torch.device(device), dtype).take_companion(needs)
+    return Loaded(manifest, torch.device(device), dtype).take_speculator(needs)

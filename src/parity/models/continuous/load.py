@@ -60,8 +60,8 @@ class Loaded:
             self.nets[component] = net
         return self.nets[component]
 
-    def take_companion(self, name: str) -> "Loaded":
-        """Load the companion of this name ("": none) beside the target, unless it is here."""
+    def take_speculator(self, name: str) -> "Loaded":
+        """Load the speculator of this name ("": none) beside the target, unless it is here."""
         if name:
             self.network(name)
         return self
@@ -144,11 +144,11 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the target of a manifest, and the companion `needs`, "draft", unless it is "". fast: compile their heads.
+    """Load the target of a manifest, and the speculator `needs`, "draft", unless it is "". fast: compile their heads.
     Raises ParityError if a network is not in the manifest."""
     loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
     loaded.network("target")
-    return loaded.take_companion(needs)
+    return loaded.take_speculator(needs)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:

@@ -125,7 +125,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component == "vq":
         return llama.ImageTokenizer(load_vqgan(files.get("vq", folder), device, dtype), s)
     if component in ("drafter", "heads") and "target" in header(files[component]):
-        return llama.load_companion(component, files[component], llama.read_config(folder, *KIND), device, dtype)
+        return llama.load_speculator(component, files[component], llama.read_config(folder, *KIND), device, dtype)
     if component == "drafter":
         from transformers import ChameleonConfig
 

@@ -82,7 +82,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component in ("net", "draft", "drafter", "heads"):
         config = llama.read_config(folder, *KIND).text_config
         if component in ("drafter", "heads"):
-            return llama.load_companion(component, files[component], config, device, dtype)
+            return llama.load_speculator(component, files[component], config, device, dtype)
         return llama.load_network(config, folder, read_vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
     vq_folder = files.get("vq", folder)
     prefixes = (*VISION, "") if "vq" in files else VISION

@@ -63,7 +63,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     folder = files["draft" if component == "draft" else "model"]
     config = emu3p5.read_config(folder)
     if component in ("drafter", "heads"):
-        return llama.load_companion(component, files[component], config, device, dtype)
+        return llama.load_speculator(component, files[component], config, device, dtype)
     words = emu3p5_prompts.read_tokenizer(folder)
     first = words.get_vocab_size()
     ids = [*range(first, first + s["vocab"]), words.token_to_id(LINE)]

@@ -119,13 +119,13 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net", "vq" or a companion of a manifest. Raises ParityError if files are missing or of other sizes."""
+    """Load "net", "vq" or a speculator of a manifest. Raises ParityError if files are missing or of other sizes."""
     files = {name: Path(file) for name, file in manifest["files"].items()}
     folder = files["draft" if component == "draft" else "model"]
     s = sizes(manifest)
     config = read_config(folder)
     if component in ("drafter", "heads"):
-        return llama.load_companion(component, files[component], config.text_config, device, dtype)
+        return llama.load_speculator(component, files[component], config.text_config, device, dtype)
     codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
     if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
         raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")

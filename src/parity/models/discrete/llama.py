@@ -254,14 +254,14 @@ def load_network(
 
 
 class HiddenSizes(NamedTuple):
-    """The sizes of a network that its companions have too."""
+    """The sizes of a network that its speculators have too."""
 
     dim: int
     hidden: int
     eps: float
 
 
-def make_companion(component: str, config: Any) -> nn.Module:
+def make_speculator(component: str, config: Any) -> nn.Module:
     """Build "heads" or a "drafter" for a target with transformers' configuration `config`, of its language model. It
     drops no features, although Emu3's configuration names a dropout of a tenth: training that is resumed must be the
     same."""
@@ -269,9 +269,9 @@ def make_companion(component: str, config: Any) -> nn.Module:
     return (Heads(c) if component == "heads" else FeatureDrafter(c, make_layer(config), Rotary(config))).eval()
 
 
-def load_companion(component: str, file: Path, config: Any, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load heads or a drafter that `parity train` wrote; see `make_companion`."""
-    return load_built(partial(make_companion, component, config), file, (), device, dtype)
+def load_speculator(component: str, file: Path, config: Any, device: str, dtype: torch.dtype) -> nn.Module:
+    """Load heads or a drafter that `parity train` wrote; see `make_speculator`."""
+    return load_built(partial(make_speculator, component, config), file, (), device, dtype)
 
 
 def load_vision(kind: str, config: Any, folder: Path, rename: Rename, device: str, dtype: torch.dtype) -> nn.Module:

@@ -336,7 +336,7 @@ def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """Load "net", "vq" or a companion of a manifest. Raises ParityError if files do not fit together."""
+    """Load "net", "vq" or a speculator of a manifest. Raises ParityError if files do not fit together."""
     files = {component: Path(file) for component, file in manifest["files"].items()}
     config = sizes(manifest)
     tokenizer = vq.read_config(files["vq"])
@@ -353,11 +353,11 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     if component == "drafter":  # its positions are the target's
         extra = replace(extra, prefix=config.prefix, grid=config.grid, rope_base=config.rope_base)
     is_captioned = component == "drafter" and "fc.bias" in read_shapes(files[component])
-    build = CaptionedDrafter if is_captioned else partial(make_companion, component)
+    build = CaptionedDrafter if is_captioned else partial(make_speculator, component)
     return load_built(partial(build, extra), files[component], (), device, dtype)
 
 
-def make_companion(component: str, c: LlamaGenConfig) -> nn.Module:
+def make_speculator(component: str, c: LlamaGenConfig) -> nn.Module:
     """Build "heads" or a "drafter" for a target of these sizes, or a "draft" model of these sizes."""
     if component == "drafter":
         return FeatureDrafter(c, Block(c), Rotary(c))

@@ -40,8 +40,8 @@ class Loaded:
         """Whether a decoder's pass is compiled as one graph; on a CPU that costs more than the network's part alone."""
         return self.run is not None and self.device.type != "cpu"
 
-    def take_companion(self, name: str) -> "Loaded":
-        """Return target and image tokenizer as they are, with the companion of this name ("": none), which is loaded
+    def take_speculator(self, name: str) -> "Loaded":
+        """Return target and image tokenizer as they are, with the speculator of this name ("": none), which is loaded
         unless it is here."""
         nets = {key: net for key, net in self.nets.items() if key in ("vq", "net", name)}
         if name and name not in nets:
@@ -55,8 +55,8 @@ class Loaded:
         place. Columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        target, companions = self.family.condition(self.nets, numbers, settings.guidance != 1, self.run)
-        return Sampled(target, settings, companions, queue)
+        target, speculators = self.family.condition(self.nets, numbers, settings.guidance != 1, self.run)
+        return Sampled(target, settings, speculators, queue)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = RENDERED) -> np.ndarray:
@@ -81,10 +81,10 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """Load the networks of a manifest, and `needs`, a companion, unless it is "". fast: compile the pass."""
+    """Load the networks of a manifest, and `needs`, a speculator, unless it is "". fast: compile the pass."""
     nets = load_networks(manifest, ("vq", "net"), device, dtype)
     run = CompiledPass(nets["net"].forward, torch.device(device).type) if fast else None
-    return Loaded(manifest, nets, torch.device(device), run).take_companion(needs)
+    return Loaded(manifest, nets, torch.device(device), run).take_speculator(needs)
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
@@ -95,7 +95,7 @@ def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
 def load_networks(
     manifest: Mapping[str, Any], components: Iterable[str], device: str, dtype: torch.dtype = torch.float32
 ) -> dict[str, nn.Module]:
-    """Load the networks "net", "vq" and companions, by name. The image tokenizer has at least float32."""
+    """Load the networks "net", "vq" and speculators, by name. The image tokenizer has at least float32."""
     read = load_family(manifest).load
     dtypes = {"vq": torch.promote_types(dtype, torch.float32)}
     return {c: read(manifest, c, device, dtypes.get(c, dtype)).eval() for c in components}

@@ -24,7 +24,7 @@ class Conditioned(NamedTuple):
     """The networks of a batch, which have read its prompts."""
 
     target: Network
-    companions: dict[str, Any]  # "drafter", "draft" and "heads", those that are loaded
+    speculators: dict[str, Any]  # "drafter", "draft" and "heads", those that are loaded
 
 
 class Canvas(NamedTuple):
@@ -70,7 +70,7 @@ def condition_networks(
     run: Any = None,
     ids: Tensor | None = None,
 ) -> Conditioned:
-    """Make the networks of a batch. nets: "net" and companions, by name; embed: embeds its prompts for a network; run:
+    """Make the networks of a batch. nets: "net" and speculators, by name; embed: embeds its prompts for a network; run:
     the target, compiled; ids [R, P]: the prompts, if they are words."""
     target = make_network(nets["net"], embed(nets["net"]), canvas, run)
     make: dict[str, Callable[[Any], Any]] = {

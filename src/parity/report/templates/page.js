@@ -296,7 +296,7 @@ function player(data, sheets, column, row, colours) {
     const sent = column.nodes[row];
     const wasted = Math.max(0, sent - data.tokens + forced.length);
     status.textContent = `pass ${now} of ${passes.length}; ${done.size} of ${data.tokens} tokens final.`
-      + (sent === null ? "" : ` Over the whole picture ${sent} tokens are evaluated, ${wasted} of them not kept.`);
+      + (sent === null ? "" : ` Over the whole image ${sent} tokens are evaluated, ${wasted} of them not kept.`);
   }
   return { box, show, passes: passes.length };
 }

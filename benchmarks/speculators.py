@@ -1,7 +1,7 @@
-"""Passes with companions that `parity train` made of the embedded model, beside those with the ones it ships with.
+"""Passes with speculators that `parity train` made of the embedded model, beside those with the ones it ships with.
 
-    parity train heads --prompts captions.txt --out companions
-    python benchmarks/companions.py companions/heads.yaml [--images 64] [--keep companion-passes]
+    parity train heads --prompts captions.txt --out speculators
+    python benchmarks/speculators.py speculators/heads.yaml [--images 64] [--keep speculator-passes]
 
 Captions are held out from training. Intervals are 95 % normal ones over images; of the ratio image by image. What is
 kept has also the evaluations of the training: minutes, nats, and passes of a few held-out rows.
@@ -16,7 +16,7 @@ from docs_figures import keep_benchmark
 
 from parity.base.files import read_json
 from parity.generate import load
-from parity.train.companions import FIGURES
+from parity.train.speculators import FIGURES
 
 OPTIONS = {  # 32 nodes a pass, as in config.yaml
     "mtj_heads": {"window": 16, "branches": 16},
@@ -26,7 +26,7 @@ OPTIONS = {  # 32 nodes a pass, as in config.yaml
 
 
 def read_evaluations(file: Path, method: str) -> list[dict[str, Any]]:
-    """Read the evaluations of a companion from the log beside its experiment `file`, a row each."""
+    """Read the evaluations of a speculator from the log beside its experiment `file`, a row each."""
     record = read_json(file.with_suffix(".json"))
     rows = [row for row in record["log"] if "step" in row and "passes" in row]
     return [
@@ -40,7 +40,7 @@ def read_evaluations(file: Path, method: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Decode the captions with each pair of companions, and print passes and their ratio."""
+    """Decode the captions with each pair of speculators, and print passes and their ratio."""
     a = parse_flags(__doc__, [], images=64, keep="")
     kept: list[dict[str, Any]] = []
     captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]

@@ -1,4 +1,4 @@
-"""A companion of a checkpoint: built for its target, taught the target's law on the target's own samples at the
+"""A speculator of a checkpoint: built for its target, taught the target's law on the target's own samples at the
 sampling of the experiment, and measured by decoding held-out prompts with it."""
 
 import copy
@@ -22,13 +22,13 @@ from parity.experiment import weights
 from parity.experiment.options import make_plain_options
 from parity.generate import Generator
 from parity.models.discrete import load as models
-from parity.models.discrete.llamagen import Transformer, make_companion
+from parity.models.discrete.llamagen import Transformer, make_speculator
 from parity.models.discrete.prompts import Prompts, compute_features
 from parity.train.loop import Job, Recipe, reduce_precision
-from parity.train.losses import make_distributions, measure_companion, measure_heads_at
+from parity.train.losses import make_distributions, measure_heads_at, measure_speculator
 from parity.train.samples import Samples, complete_options
 
-METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a companion is for
+METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a speculator is for
 HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them, at most, are decoded to count passes
 SEEN = 2  # a row is read so often: further readings teach less than the drawing of another row, at four readings
 KEPT = 4_000_000_000  # bytes: the target's features of all rows are kept if they take at most so many
@@ -75,7 +75,7 @@ def build_draft(target: Transformer, layers: int, width: int) -> Transformer:
 
 
 def build(generator: Generator, kind: str, layers: int = 0, width: int = 0) -> tuple[nn.Module, dict[str, Any]]:
-    """Build a companion of a model, untrained, on its device; and the header of its file. Raises ParityError for a
+    """Build a speculator of a model, untrained, on its device; and the header of its file. Raises ParityError for a
     family that cannot have it."""
     spec = generator.case.spec
     check_kind(generator, kind)
@@ -88,13 +88,13 @@ def build(generator: Generator, kind: str, layers: int = 0, width: int = 0) -> t
     if kind == "draft":
         draft = build_draft(target, layers, width).to(generator.device)
         return draft, asdict(draft.config)
-    make = make_companion if spec.family == "llamagen" else loaded.family.llama.make_companion
+    make = make_speculator if spec.family == "llamagen" else loaded.family.llama.make_speculator
     net = make(kind, target.config).to(generator.device)
     return net, (asdict(target.config) if spec.family == "llamagen" else {}) | origin
 
 
 def check_kind(generator: Generator, kind: str) -> None:
-    """Raise ParityError if models of this family cannot have a companion of this kind, or are none of image tokens."""
+    """Raise ParityError if models of this family cannot have a speculator of this kind, or are none of image tokens."""
     spec, model = generator.case.spec, generator.case.model
     if generator.kind != "discrete":
         raise ParityError(f"--model {model}: a model of {generator.kind} tokens; allowed: a model of image tokens")
@@ -109,7 +109,7 @@ def check_kind(generator: Generator, kind: str) -> None:
 
 
 class Lesson:
-    """A companion that is being trained, beside its target."""
+    """A speculator that is being trained, beside its target."""
 
     def __init__(self, generator: Generator, kind: str, net: nn.Module, rows: Samples, held_out: Samples):
         """Prepare the laws at the sampling of the experiment. rows and held_out: samples of the target."""
@@ -174,13 +174,13 @@ class Lesson:
             self.computed += n
 
     def measure(self, samples: Samples, rows: Sequence[int], features: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Measure the companion on rows with these features of the target: what it is trained on beside its
-        divergences, and these by name. Gradients reach the companion alone."""
+        """Measure the speculator on rows with these features of the target: what it is trained on beside its
+        divergences, and these by name. Gradients reach the speculator alone."""
         inputs, tokens = samples.select(rows)
         tokens = tokens.repeat(self.copies, 1)
         width = self.loaded.width
         with reduce_precision(self.generator.device):
-            return measure_companion(
+            return measure_speculator(
                 self.kind,
                 self.net,
                 self.target,
@@ -273,7 +273,7 @@ class Lesson:
         return self.evaluated[1]
 
     def count_passes(self) -> dict[str, float]:
-        """Decode held-out prompts with the companion: mean passes, with it and as the rows were drawn, the share of
+        """Decode held-out prompts with the speculator: mean passes, with it and as the rows were drawn, the share of
         rows that are equal to these, and the times plain decoding's speed, which is timed beside it for a few
         passes."""
         rows = dict(self.held_out.batches[0])
@@ -291,7 +291,7 @@ class Lesson:
         }
 
     def make_recipe(self, job: Job, header: dict[str, Any], every: int) -> Recipe:
-        """Make the recipe of the companion; header: of its file; every: steps between two evaluations."""
+        """Make the recipe of the speculator; header: of its file; every: steps between two evaluations."""
         dim = next(p.shape[-1] for p in self.net.parameters() if p.ndim > 1)
         self.reads = torch.zeros(count_rows(job, job.steps), dtype=torch.int64)
         return Recipe(
@@ -312,7 +312,7 @@ class Lesson:
 
 def count_rows(job: Job, steps: int) -> int:
     """Count the rows that there are after so many steps. They grow as the root of steps: with as many as were read so
-    far, or fewer, a companion soon knows the first ones by heart."""
+    far, or fewer, a speculator soon knows the first ones by heart."""
     most = min(job.examples, max(job.batch, job.steps * job.batch // SEEN))
     return max(min(job.batch, most), math.ceil(most * (steps / job.steps) ** 0.5))
 

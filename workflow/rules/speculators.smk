@@ -1,29 +1,29 @@
-"""Companions: train heads, draft models and drafters of image models, each from its model's own samples.
+"""Speculators: train heads, draft models and drafters of image models, each from its model's own samples.
 
 REQUIRED INPUTS  the model's manifest, the prompts
-OUTPUTS          results/companions/<model>-<revision>/<companion>-<key>: weights, a card, and an experiment that uses them
-                 target `companions`: all that `image.companions` names, for each model of the section
+OUTPUTS          results/speculators/<model>-<revision>/<speculator>-<key>: weights, a card, and an experiment that uses them
+                 target `speculators`: all that `image.speculators` names, for each model of the section
 
                  results/drafts/<model>-<revision>/<method>-<key>/weights: the draft network that a decoder of others trains
 
 A killed job continues from its own rows and checkpoint, which lie in the same folder. `parity train` does the same for
-one companion.
+one speculator.
 """
 
 
-rule companion:
+rule speculator:
     input:
         prompts=prompt_files.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else [],
         checkpoint=lambda w: MANIFESTS[f"discrete/{w.model}"],
     output:
-        weights="results/companions/{model}-{revision}/{companion}-{key}/{companion}.safetensors",
-        card="results/companions/{model}-{revision}/{companion}-{key}/{companion}.md",
-        experiment="results/companions/{model}-{revision}/{companion}-{key}/{companion}.yaml",
+        weights="results/speculators/{model}-{revision}/{speculator}-{key}/{speculator}.safetensors",
+        card="results/speculators/{model}-{revision}/{speculator}-{key}/{speculator}.md",
+        experiment="results/speculators/{model}-{revision}/{speculator}-{key}/{speculator}.yaml",
     log:
-        "logs/companions/{model}-{revision}/{companion}-{key}.log",
+        "logs/speculators/{model}-{revision}/{speculator}-{key}.log",
     wildcard_constraints:
         **PATTERNS,
-        companion="heads|draft|drafter",
+        speculator="heads|draft|drafter",
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -35,12 +35,12 @@ rule companion:
         config=dump_training_config,
         flags=format_training_flags,
         folder=lambda w, output: Path(output.weights).parent,
-        code=lambda w: digest_code("parity.train.__main__", "parity.train.companions", *list_model_modules(w)),
+        code=lambda w: digest_code("parity.train.speculators", name_family(w), measured=False),
     message:
-        "train {wildcards.companion} of {wildcards.model}"
+        "train {wildcards.speculator} of {wildcards.model}"
     shell:
         r"""
-        python -m parity.train {wildcards.companion} --config {params.config:q} --model {wildcards.model} \
+        python -m parity.train {wildcards.speculator} --config {params.config:q} --model {wildcards.model} \
             --checkpoint {input.checkpoint:q} {params.flags} --out {params.folder:q} --threads {threads} \
             --device {resources.gpu} >{log:q} 2>&1
         """
@@ -67,7 +67,7 @@ rule draft:
         config=dump_training_config,
         method=name_draft_method,
         code=lambda w: digest_code(
-            "parity.train.own", name_module("discrete", name_draft_method(w)), *list_model_modules(w)
+            "parity.train.own", name_module("discrete", name_draft_method(w)), name_family(w), measured=False
         ),
     message:
         "train the draft network of {params.method} for {wildcards.model}"
@@ -79,6 +79,6 @@ rule draft:
         """
 
 
-rule companions:
+rule speculators:
     input:
-        paths.companions(EXPERIMENT, PROMPTS),
+        paths.speculators(EXPERIMENT, PROMPTS),

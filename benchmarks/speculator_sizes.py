@@ -1,9 +1,9 @@
-"""Train companions of networks of published sizes with random weights, kill each training once, and decode with them.
+"""Train speculators of networks of published sizes with random weights, kill each training once, and decode with them.
 
-    python benchmarks/companion_sizes.py FOLDER [--models llamagen-b janus] [--kinds heads draft drafter]
-                                                [--keep companion-sizes]
+    python benchmarks/speculator_sizes.py FOLDER [--models llamagen-b janus] [--kinds heads draft drafter]
+                                                [--keep speculator-sizes]
 
-Writes the networks to FOLDER (4 GB). Each companion is trained for 20 steps by `parity train`, whose process is killed
+Writes the networks to FOLDER (4 GB). Each speculator is trained for 20 steps by `parity train`, whose process is killed
 after a checkpoint, and which then goes on; `parity generate --compare ar` draws a picture with it. What was asked of
 memory and what the process took stand side by side, with the CPU-seconds of all. A picture has SIDES x SIDES tokens,
 for a pass over them costs a core a second or more. Rows that were measured are kept in FOLDER, and not measured again.
@@ -27,7 +27,7 @@ from PIL import Image
 from parity.base.files import publish, read_json, write_json
 from parity.stand_ins import make_entry
 from parity.train import __main__ as command
-from parity.train import companions, loop
+from parity.train import loop, speculators
 from parity.train.samples import complete_options
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ NODES = {"mtj_heads": {"window": 8, "branches": 8}, "mtj_draft": {"window": 8, "
 NODES["eagle"] = {"total": 15, "depth": 3, "top_k": 4}
 SIDES = {"llamagen-b": 8, "janus": 4}  # of a picture, in tokens
 CASES: dict[str, tuple[str, str, str, dict[str, Any], tuple[str, ...]]] = {
-    # the stand-in, dtype, prompts, sampling, companions
+    # the stand-in, dtype, prompts, sampling, speculators
     "llamagen-b": ("llamagen_c2i", "float32", "classes:1000", {"guidance": 4.0, "top_k": 2000}, tuple(METHODS)),
     "janus": ("janus", "bfloat16", str(ROOT / "prompts/plain.txt"), {"guidance": 5.0}, ("heads", "drafter")),
 }
@@ -78,9 +78,9 @@ def run(words: list[str], folder: Path, log: Path, until: Path | None = None) ->
 
 
 def measure(name: str, kind: str, folder: Path) -> dict[str, Any]:
-    """Train a companion of a case, killed once, and draw a picture with it; return the row of the table."""
+    """Train a speculator of a case, killed once, and draw a picture with it; return the row of the table."""
     file = write_experiment(name, folder)
-    out, log = folder / "companions", folder / f"{kind}.log"  # of one folder, so they share the rows drawn
+    out, log = folder / "speculators", folder / f"{kind}.log"  # of one folder, so they share the rows drawn
     log.unlink(missing_ok=True)
     words = [str(Path(__file__).resolve()), "--train", kind, "--configfile", str(file), "--out", str(out), *FLAGS]
     first = run(words, folder, log, out / f"{kind}.pt")
@@ -95,7 +95,7 @@ def measure(name: str, kind: str, folder: Path) -> dict[str, Any]:
     record = read_json(out / f"{kind}.json")
     asked = re.findall(r"memory: ([\d,]+) MiB", written)[-1].replace(",", "")
     return {
-        "model": name, "companion": kind, "dtype": CASES[name][1], "steps": record["steps"],
+        "model": name, "speculator": kind, "dtype": CASES[name][1], "steps": record["steps"],
         "side": SIDES[name], "share": read_share(out / f"{kind}.md"), "asked": int(asked),
         "taken": max(first[1], second[1]), "seconds": first[0] + second[0], "method": method, "passes": passes[method],
         "plain": passes["ar"], "equal": made == plain, "drawing": drawing[0], "drawing_taken": drawing[1],
@@ -110,8 +110,8 @@ def read_share(card: Path) -> float:
 def main() -> None:
     """Measure what is asked for, print each row, and keep the table with --keep."""
     if sys.argv[1] == "--train":  # the process that is killed: few held-out rows, frequent checkpoints, small trees
-        companions.HELD_OUT = HELD_OUT
-        companions.complete_options = lambda generator, method, _: complete_options(generator, method, NODES[method])
+        speculators.HELD_OUT = HELD_OUT
+        speculators.complete_options = lambda generator, method, _: complete_options(generator, method, NODES[method])
         loop.fit = partial(loop.fit, saved_every=SAVED_EVERY)  # type: ignore[assignment]
         sys.argv = ["parity train", *sys.argv[2:]]
         command.main()

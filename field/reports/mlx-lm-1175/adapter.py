@@ -1,0 +1,8 @@
+"""mlx-lm-1175: the reported fault, remade (field/remade.py)."""
+
+import remade
+
+
+def design(models, fixed=False):
+    """Make the conditions of the default design."""
+    return remade.make_design(models, "mlx-lm-1175", fixed)
