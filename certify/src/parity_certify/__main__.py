@@ -52,6 +52,7 @@ from parity_certify.verifier import SHAPES, certify_verifier
 Arguments = argparse.Namespace
 COULD_NOT_RUN = 3  # the exit code of any error; those of verdicts are 0 to 2
 WITHOUT_VERDICT = ("law", "models")
+HEADS = ("eagle", "eagle3", "mtp", "medusa")
 
 
 def digest_weights(folder: Path) -> str:
@@ -387,24 +388,31 @@ def run_texts(a: Arguments) -> int:
 
 
 def run_models(a: Arguments) -> int:
-    """write tiny checkpoints of an architecture, and speculators"""
+    """write tiny checkpoints of an architecture, and what drafts for them"""
     from parity_certify import models as tools
 
     if a.out is None:
         raise ParityError("--out: needed: the folder to write to")
-    if a.gguf and a.kind != "llama":
-        raise ParityError(f"--gguf: --kind {a.kind}; allowed: llama")
+    for flag in ("gguf", "heads"):
+        if getattr(a, flag) and a.kind != "llama":
+            raise ParityError(f"--{flag}: --kind {a.kind}; allowed: llama")
     if a.gguf:
         from parity_certify.gguf_files import write_gguf
     sizes = {"head_dim": a.head_dim, "hidden_size": a.hidden_size}
     changes = {key: size for key, size in sizes.items() if size is not None}
     tools.check_changes(a.kind, changes)
+    if a.heads:
+        from parity_certify import heads
+
+        changes["num_hidden_layers"] = heads.LAYERS
     if a.kind in ("gemma4", "mellum"):  # their drafters are made together with the target
         folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
         target = tools.write_model(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
         folders = [target, *tools.write_speculators(target, a.out, a.tv)]
     files = [write_gguf(folder) for folder in folders] if a.gguf else []
+    if a.heads:
+        folders += heads.write_heads(a.heads, a.out, a.vocab, a.seed, **changes)
     print(*folders, *files, sep="\n")
     return 0
 
@@ -439,6 +447,12 @@ FLAGS: dict[str, dict[str, Any]] = {
         "choices": ("float64", "float32", "bfloat16", "float16"),
         "default": "float32",
         "help": "that the engine computes in: a shorter one rounds over the border of top-p and the like (%(default)s)",
+    },
+    "heads": {
+        "nargs": "+",
+        "choices": HEADS,
+        "default": (),
+        "help": "draft heads for the llama, in the layouts of vLLM and SGLang; mtp: a target of its own (none)",
     },
     "gguf": {"action": "store_true", "help": "a file for llama.cpp in each folder, too (llama alone)"},
     "url": {"required": True, "help": "of the server"},
@@ -524,7 +538,7 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     add_command(run_law, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
     add_command(run_texts, "target", "texts", "dtype", "alpha", "minutes", "budget", target=optional)
-    add_command(run_models, *tiny, "head-dim", "hidden-size", "gguf")
+    add_command(run_models, *tiny, "head-dim", "hidden-size", "gguf", "heads")
     for extend in extensions:
         extend(add_command)
     return main

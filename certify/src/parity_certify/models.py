@@ -37,9 +37,10 @@ GEMMA4 = SIZES | TWO_KINDS | {
     "sliding_window": 8, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "enable_moe_block": False,
     "use_double_wide_mlp": False, "num_kv_shared_layers": 0, "head_dim": 8, "global_head_dim": 8,
 }  # fmt: skip
-HEADED = ("llama", "qwen3", "gemma3", "mistral")  # these take wider heads and layers, which some engines need
+HEADED = ("llama", "qwen2", "qwen3", "gemma3", "mistral")  # these take wider heads and layers, which some engines need
 MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # class of the model, class of its configuration, its settings
     "llama": ("LlamaForCausalLM", "LlamaConfig", SIZES | {"head_dim": 8}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SIZES),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", SIZES | {"head_dim": 8}),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", SIZES | TWO_KINDS | {"head_dim": 8, "sliding_window": 6}),
     "mistral": ("MistralForCausalLM", "MistralConfig", SIZES | {"head_dim": 8, "sliding_window": 3}),

@@ -66,7 +66,7 @@ def load_model(folder: Path | str) -> Any:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         if config.model_type == "gemma4_assistant":
             patch_gemma4_config()
-        model = getattr(transformers, config.architectures[0])
+        model = getattr(transformers, config.architectures[0], transformers.AutoModelForCausalLM)
         return model.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise ParityError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from error
