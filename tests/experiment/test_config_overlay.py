@@ -10,6 +10,7 @@ from snakemake.cli import parse_config
 from snakemake.utils import update_config
 
 from parity.base.errors import ConfigError
+from parity.base.files import dump_canonical
 from parity.experiment import checks, config_overlay
 from parity.experiment.cells import list_text_tasks
 
@@ -88,6 +89,14 @@ def test_scale_shrinks_every_section_into_its_own_folder():
     assert small.equality == full.equality
     assert config_overlay.scale_config(full) is full
     assert config_overlay.scale_config(load_with("scale=0.001", raw=raw)).image.prompts.limit == config_overlay.FEWEST
+
+
+def test_a_job_reads_the_very_trial_that_the_workflow_planned():
+    """Values are written alike, 1.0 and not 1, because digests of them name files."""
+    trial = config_overlay.scale_config(load_with("stand_in=true"))
+    again = checks.make_config(json.loads(trial.model_dump_json(exclude_unset=True)))
+    assert trial.timing.seconds == 1
+    assert dump_canonical(again.model_dump(mode="json")) == dump_canonical(trial.model_dump(mode="json"))
 
 
 def test_an_experiment_with_a_section_stands_alone(tmp_path):

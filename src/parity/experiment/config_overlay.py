@@ -197,7 +197,7 @@ def scale_config(config: Config) -> Config:
         return config
     update: dict[str, Any] = {"scale": 1.0}
     if is_trial:
-        update["timing"] = config.timing.model_copy(update={"seconds": 1})
+        update["timing"] = config.timing.model_copy(update={"seconds": 1.0})
     if config.scale != 1:
         update["experiment"] = f"{config.experiment}-x{config.scale:g}"
 
