@@ -96,7 +96,7 @@ def test_a_job_reads_the_very_trial_that_the_workflow_planned():
     trial = config_overlay.scale_config(load_with("stand_in=true"))
     again = checks.make_config(json.loads(trial.model_dump_json(exclude_unset=True)))
     assert trial.timing.seconds == 1
-    assert dump_canonical(again.model_dump(mode="json")) == dump_canonical(trial.model_dump(mode="json"))
+    assert dump_canonical(again.model_dump()) == dump_canonical(trial.model_dump())
 
 
 def test_an_experiment_with_a_section_stands_alone(tmp_path):
