@@ -199,12 +199,12 @@ def judge_tests(name: str, rows: Sequence[dict[str, Any]], lossless: bool, n: in
     worst = min(run, key=lambda row: row["p_holm"])
     tokens = max(row["n"] for row in run)
     if rejected := [row for row in run if row["verdict"] in REJECTED]:
-        word = "FAULT" if lossless else f"not plain decoding's law, which {name} does not claim"
+        word = "FAULT" if lossless else f"not plain decoding's distribution, which {name} does not claim"
         line = (
             f"{word}: {len(rejected)} of {len(run)} tests of {tokens} tokens of {name} reject, first {worst['test']!r}"
         )
         return Verification(f"{line} (p {worst['p_holm']:.1g})", True, n, tokens)
     bounds = [r["minimum_detectable_effect"] for r in run if r["test"] == "log p"]
     bound = f"; a change of log p by {bounds[0]:.2g} nats a token would have been seen" if bounds else ""
-    line = f"{name} draws what its law allows: no test of {len(run)} rejects {tokens} tokens of {n} rows"
+    line = f"{name} draws from the model's distribution: no test of {len(run)} rejects {tokens} tokens of {n} rows"
     return Verification(f"{line} (least p {worst['p_holm']:.2g}{bound})", False, n, tokens)
