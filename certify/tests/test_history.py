@@ -155,8 +155,8 @@ def test_the_command_keeps_its_nights(tmp_path):
         words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "3", "--length", "2", "--margin", "0.1"]
         words += ["--prompts", "[[0]]", "--false-alarm", "0.01", "--history", "nights.jsonl", "--out", f"out{share}"]
         run = subprocess.run(
-            [sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True, text=True
-        )
+            [sys.executable, "-B", "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True, text=True
+        )  # -B: a compiled own.py of the same second and size would be taken for this one
         file = tmp_path / "nights.jsonl"
         return (
             run.returncode,
