@@ -224,17 +224,17 @@ def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
 
 def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
     """Draw the measured speed of one image against the total variation from the model's distribution: its bound for
-    methods that are certified, else what was measured on the worst small model. None without a speed."""
+    methods that are certified or consistent, else what was measured on the worst small model. None without a speed."""
     bound, measured = (rows.reindex(columns=[name])[name].astype(float) for name in ("tv_bound", "tv"))
-    is_certified = rows["verdict_kind"] == "certified"
+    has_bound = rows["verdict_kind"].isin(["certified", "consistent"])
     drawn = draw_speed(
-        rows.assign(distance=bound.where(is_certified, measured.fillna(bound)).clip(lower=1e-3)), "distance"
+        rows.assign(distance=bound.where(has_bound, measured.fillna(bound)).clip(lower=1e-3)), "distance"
     )
     if drawn is None:
         return None
     figure, data = drawn
     (ax,) = figure.axes
-    ax.set_xlabel("total variation from the model's distribution; at most, for certified methods")
+    ax.set_xlabel("total variation from the model's distribution; at most, unless lossy")
     ticks = [x for x in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1) if x >= data["distance"].min() / 3]
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
     ax.set_xlim(min(ticks), 1)
