@@ -188,7 +188,7 @@ def show_timed(row: dict[str, Any]) -> Entry:
 
 
 def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:
-    """Write rows of a page's table: each entry's text and mark, behind it its detail in brackets, except names and
+    """Write rows of a page's table: each entry's text and mark, after it its detail in brackets, except for names and
     verdicts, whose details are on the page."""
 
     def write(number: int, row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Planted faults: every one is found, those too that show late, far, or in small batches; no correct one is.
+"""Injected faults: every one is found, those too that show late, far, or in small batches; no correct one is.
 
 python -m tests.equality.test_faults        write docs/reference/faults.md anew: which command finds which
 """
@@ -125,7 +125,7 @@ def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
 
 
 TABLE = Path(__file__).parents[2] / "docs/reference/faults.md"
-HEAD = """# Planted faults
+HEAD = """# Injected faults
 
 Decoders that are wrong in one place, and which command finds them: README's second, or `.ci/run`, which runs the tests
 marked `long` as well. Written by `python -m tests.equality.test_faults`.

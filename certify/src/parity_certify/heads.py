@@ -22,7 +22,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
 from parity_certify.adapters.transformers import get_vocab_size, load_model
 from parity_certify.errors import ParityError
-from parity_certify.files import replace_whole
+from parity_certify.files import replace_whole, write_json
 from parity_certify.models import SIZES, make_model, save_model
 
 GOAL, ALLOWED = 0.75, (0.3, 0.8)  # acceptance at which training stops, and that a head must have
@@ -235,9 +235,8 @@ def train_head(head: Any, target: Any, seed: int) -> float:
     accepted = 0.0
     for _ in range(ROUNDS):
         pairs = [(p[:, 1 + j :], x.log_softmax(-1)) for j, x in enumerate(draft_logits(head, tokens, states))]
-        accepted = sum(1 - 0.5 * float((a - b.detach().exp())[ROWS:].abs().sum(-1).mean()) for a, b in pairs) / len(
-            pairs
-        )
+        accepted = sum(1 - 0.5 * float((a - b.detach().exp())[ROWS:].abs().sum(-1).mean()) for a, b in pairs)
+        accepted /= len(pairs)
         if accepted >= GOAL:
             break
         loss = -torch.stack([(a * b)[:ROWS].sum(-1).mean() for a, b in pairs]).sum()
@@ -267,12 +266,6 @@ def describe_head(head: Any, target: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_json(value: Any, file: Path) -> None:
-    """Write a JSON file."""
-    with replace_whole(file) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 def write_weights(weights: dict[str, Tensor], file: Path) -> None:
     """Write a file of safetensors."""
     with replace_whole(file) as temporary:
@@ -294,7 +287,7 @@ def write_heads(kinds: Sequence[str], out: Path, vocab: int = 4, seed: int = 0, 
         folders.append(out / f"llama-{kind}")
         write_weights(head.state_dict(), folders[-1] / "model.safetensors")
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-        write_json(describe_head(head, config), folders[-1] / "config.json")
+        write_json(folders[-1] / "config.json", describe_head(head, config))
     return folders
 
 
@@ -313,7 +306,7 @@ def write_mimo(folder: Path, vocab: int = 4, seed: int = 0, **sizes: int) -> Pat
     own = {f"{MTP}{name}": w for name, w in head.state_dict().items()}
     write_weights(load_file(folder / "model.safetensors") | own, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    write_json(config | {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}, folder / "config.json")
+    write_json(folder / "config.json", config | {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1})
     return folder
 
 

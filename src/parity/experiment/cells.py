@@ -323,7 +323,7 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
 
 def find_reference(cell: Cell, all_cells: list[Cell]) -> Cell:
     """Find the reference cell that a cell is compared with: the baseline whose specification is otherwise the same,
-    but for method, options, seed, code, speculator and files."""
+    except for method, options, seed, code, speculator and files."""
     own_keys = {"method", "options", "seed", "source", "own_draft", "files", *weights.SPECULATORS}
 
     def drop_own_keys(spec: dict[str, Any]) -> dict[str, Any]:

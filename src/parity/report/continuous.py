@@ -19,7 +19,7 @@ from parity.report.tables import Column, show_measured, show_share, show_table, 
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
-PICTURES = 12  # so many images of each cell are shown
+PICTURES = 12  # images of each cell that are shown
 DRAFTS = ["acceptance", "distance", "right"]
 # A figure is drawn over each of these settings that takes three values: its measures, and the paper's table.
 SWEPT = {

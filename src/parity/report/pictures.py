@@ -18,10 +18,10 @@ from parity.report.collect import Gathered, follows_plain, group_same, name_grou
 from parity.report.settings import parse_settings
 
 KIND = "discrete"
-SHOWN = 8  # so many prompts' images are shown on a page without scripts
+SHOWN = 8  # prompts whose images are shown on a page without scripts
 COMPETE = 256  # the worst prompts are sought among so many
-BYTES = 800_000  # the images in the view of all prompts take at most so many bytes
-ACROSS = 8  # a row of a sheet has so many images
+BYTES = 800_000  # the most that the images in the view of all prompts take
+ACROSS = 8  # images in a row of a sheet
 
 
 @dataclass(frozen=True)

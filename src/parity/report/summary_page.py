@@ -48,7 +48,7 @@ from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
-PROMPTS = 4  # images of so many prompts are on the first screen
+PROMPTS = 4  # prompts whose images are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
