@@ -1,4 +1,4 @@
-"""Engines over stdin and stdout: a C engine is certified, its planted fault is lossy, and failures are one line."""
+"""Engines over stdin and stdout: a C engine is certified, its injected fault is lossy, and failures are one line."""
 
 import argparse
 import errno
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity_certify import __main__, certify_command, law, read_law, write_law
+from parity_certify import __main__, certify_command, read_distribution, target_distribution, write_distribution
+from parity_certify.distributions import random_distribution
 from parity_certify.errors import ParityError
-from parity_certify.laws import random_law
 
 EXAMPLE = Path(__file__).parents[1] / "examples/c/engine.c"
 QUIET = {"tell": lambda text: None}
@@ -24,11 +24,11 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 @pytest.mark.parametrize(("flags", "kind"), [([], "certified"), (["-DFAULT"], "lossy")])
 def test_the_example_in_c(tmp_path, flags, kind):
-    write_law(random_law(4, 3), tmp_path / "law.json")
+    write_distribution(random_distribution(4, 3), tmp_path / "law.json")
     engine = tmp_path / "engine"
     subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE, "-lm"], check=True)
-    law = read_law(tmp_path / "law.json")
-    certificate = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
+    distribution = read_distribution(tmp_path / "law.json")
+    certificate = certify_command([str(engine), str(tmp_path / "law.json")], distribution, margin=0.05, **QUIET)
     assert certificate.verdict.kind == kind, str(certificate)
     assert 0 < certificate.details["accepted"] < certificate.details["drafted"]
 
@@ -56,11 +56,11 @@ for line in sys.stdin:
 @pytest.mark.parametrize(("fault", "code"), [(0, 0), (0.4, 1)])
 def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, code):
     """A fault at temperature .7 alone is found, and named; what the command cannot vary is told."""
-    write_law(random_law(3, 3), tmp_path / "law.json")
+    write_distribution(random_distribution(3, 3), tmp_path / "law.json")
     (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", str(fault)))
     command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "law.json"), "{temperature}"]
     settings = {"margin": 0.1, "draws": 999, "budget": 60, **QUIET}
-    c = certify_command([*command, "--top-k={top_k}"], read_law(tmp_path / "law.json"), **settings)
+    c = certify_command([*command, "--top-k={top_k}"], read_distribution(tmp_path / "law.json"), **settings)
     assert c.exit_code == code, str(c)
     missing = ["top_p", "min_p", "repetition_penalty", "drafts", "end"]
     assert {f"{name}: the command has no {{{name}}}" for name in missing} <= set(c.verdict.untested), str(c)
@@ -73,10 +73,10 @@ def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, co
 
 def test_a_fault_that_one_condition_shows_is_not_found_in_another(tmp_path):
     """At the neutral values, which a command without placeholders has, the certificate says what was not varied."""
-    write_law(random_law(3, 3), tmp_path / "law.json")
+    write_distribution(random_distribution(3, 3), tmp_path / "law.json")
     (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", "0.4"))
     command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "law.json"), "1.0", "0"]
-    c = certify_command(command, read_law(tmp_path / "law.json"), margin=0.1, draws=999, **QUIET)
+    c = certify_command(command, read_distribution(tmp_path / "law.json"), margin=0.1, draws=999, **QUIET)
     assert c.verdict.kind == "certified" and "temperature: the command has no {temperature}" in c.verdict.untested
 
 
@@ -84,7 +84,7 @@ def test_a_placeholder_that_is_none_is_one_line():
     with pytest.raises(
         ParityError, match=r"command: \{temprature\}: no such option; allowed: \{temperature\}, .*\{end\}"
     ):
-        certify_command(["./engine", "--t={temprature}"], make_coin_law())
+        certify_command(["./engine", "--t={temprature}"], make_coin_distribution())
 
 
 ENGINE = """
@@ -105,15 +105,15 @@ def write_engine(file, answer="pass"):
     return [sys.executable, str(file)]
 
 
-def make_coin_law():
-    """Make the law of two fair coins."""
-    law = random_law(2, 2)
-    law.tables[:] = 0.5
-    return law
+def make_coin_distribution():
+    """Make the distribution of two fair coins."""
+    distribution = random_distribution(2, 2)
+    distribution.tables[:] = 0.5
+    return distribution
 
 
 def test_an_engine_without_counts_is_certified(tmp_path):
-    certificate = certify_command(write_engine(tmp_path / "engine.py"), make_coin_law(), margin=0.1, **QUIET)
+    certificate = certify_command(write_engine(tmp_path / "engine.py"), make_coin_distribution(), margin=0.1, **QUIET)
     assert certificate.verdict.kind == "certified" and certificate.details["drafted"] is None
 
 
@@ -134,7 +134,7 @@ def test_a_failing_engine_is_one_line(tmp_path, answer, message):
     with pytest.raises(ParityError, match=message) as caught:
         certify_command(
             write_engine(tmp_path / "engine.py", answer),
-            make_coin_law(),
+            make_coin_distribution(),
             timeout=0.3 if "sleep" in answer else 10**6,
             **QUIET,
         )
@@ -143,16 +143,16 @@ def test_a_failing_engine_is_one_line(tmp_path, answer, message):
 
 def test_a_command_that_is_none_is_one_line():
     with pytest.raises(ParityError, match=r"command: \./no-such-engine: does not start"):
-        certify_command(["./no-such-engine"], make_coin_law())
+        certify_command(["./no-such-engine"], make_coin_distribution())
     with pytest.raises(ParityError, match="allowed: a list"):
-        certify_command("./engine", make_coin_law())
+        certify_command("./engine", make_coin_distribution())
 
 
-def test_a_law_file_loses_nothing(tmp_path):
-    law = random_law(4, 3, seed=5)
-    write_law(law, tmp_path / "law.json")
-    loaded = read_law(tmp_path / "law.json")
-    assert (loaded.tables == law.tables).all() and (loaded.extra["draft"] == law.extra["draft"]).all()
+def test_a_distribution_file_loses_nothing(tmp_path):
+    distribution = random_distribution(4, 3, seed=5)
+    write_distribution(distribution, tmp_path / "law.json")
+    loaded = read_distribution(tmp_path / "law.json")
+    assert (loaded.tables == distribution.tables).all() and (loaded.extra["draft"] == distribution.extra["draft"]).all()
     assert (tmp_path / "law.json").read_text().startswith('{\n "format": "parity-law",\n "version": 1')
 
 
@@ -161,16 +161,16 @@ def test_a_law_file_loses_nothing(tmp_path):
     [
         (lambda t: t.replace("parity-law", "law"), "format: allowed: 'parity-law', version 1"),
         (lambda t: t.replace('"vocab": 4', '"vocab": 5'), r"target: allowed: levels of \[1, 5\] rows, each of 5"),
-        (lambda t: t.replace('"0.', '"-0.', 1), "target, row 0: not a law"),
-        (lambda t: t[:50], "no law"),
+        (lambda t: t.replace('"0.', '"-0.', 1), "target, row 0: not a distribution"),
+        (lambda t: t[:50], "no distribution"),
     ],
 )
-def test_a_law_file_that_is_none_is_one_line(tmp_path, change, message):
+def test_a_distribution_file_that_is_none_is_one_line(tmp_path, change, message):
     file = tmp_path / "law.json"
-    write_law(random_law(4, 2), file)
+    write_distribution(random_distribution(4, 2), file)
     file.write_text(change(file.read_text()))
     with pytest.raises(ParityError, match=message) as caught:
-        read_law(file)
+        read_distribution(file)
     assert "\n" not in str(caught.value)
 
 
@@ -187,7 +187,7 @@ def test_a_missing_extra_is_one_line(monkeypatch, capsys, words):
 
 @pytest.mark.parametrize("name", __main__.EXAMPLES)
 def test_help_shows_a_command_that_is_read(monkeypatch, capsys, name):
-    """On one line, with its options behind --."""
+    """On one line, with its options after --."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match="0"):
         __main__.make_parser().parse_args([name, "--help"])
@@ -254,7 +254,7 @@ OF_OWN = ["--vocab", "2", "--length", "2", "--margin", "0.1", "--out", "out"]
 
 
 @pytest.mark.parametrize("name", ["law", "law_of_half", "law_with_gradient"])
-def test_a_law_in_tensors_is_a_law(tmp_path, monkeypatch, capsys, name):
+def test_a_distribution_in_tensors_is_a_distribution(tmp_path, monkeypatch, capsys, name):
     code = run_main(monkeypatch, tmp_path, "sampler", "own.py:sample", "--law", f"own.py:{name}", *OF_OWN)
     assert code == 0, capsys.readouterr()
 
@@ -274,11 +274,14 @@ def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch
     [
         (
             ["sampler", "own.py:sample", "--law", "own.py:law_of_no_key"],
-            r"law: failed .*KeyError: 'x' \(.*own.py, line",
+            r"distribution: failed .*KeyError: 'x' \(.*own.py, line",
         ),
-        (["sampler", "own.py:sample", "--law", "own.py:law_of_no_row"], "law: failed .*IndexError: index . is out"),
-        (["sampler", "own.py:sample", "--law", "own.py:law_of_text"], "law: failed .*ValueError"),
-        (["sampler", "own.py:sample", "--law", "own.py:law_that_exits"], "law: failed .*SystemExit: 0"),
+        (
+            ["sampler", "own.py:sample", "--law", "own.py:law_of_no_row"],
+            "distribution: failed .*IndexError: index . is out",
+        ),
+        (["sampler", "own.py:sample", "--law", "own.py:law_of_text"], "distribution: failed .*ValueError"),
+        (["sampler", "own.py:sample", "--law", "own.py:law_that_exits"], "distribution: failed .*SystemExit: 0"),
         (["sampler", "own.py:sample_that_raises", "--law", "own.py:law"], "sampler: failed .*ValueError: bad luck$"),
         (["sampler", "own.py:sample_that_exits", "--law", "own.py:law"], "sampler: failed .*SystemExit: 0"),
         (
@@ -292,7 +295,7 @@ def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch
         ),
         (["verifier", "own.py:verify_that_exits", "--drafts", "1"], "the tested code ends the process: SystemExit: 1"),
         (["sampler", "own.py:none", "--law", "own.py:law"], "own.py: has no 'none'"),
-        (["samples", "own.py", "--law", "own.py"], "own.py: no law"),
+        (["samples", "own.py", "--law", "own.py"], "own.py: no distribution"),
     ],
 )
 def test_what_is_no_verdict_is_one_line_and_code_3(tmp_path, monkeypatch, capsys, words, message):
@@ -369,7 +372,9 @@ def test_an_edited_sampler_is_another_sampler(tmp_path):
 def test_a_finished_engine_that_may_have_changed_is_drawn_anew(tmp_path, monkeypatch):
     """And nothing else in the folder is touched."""
     monkeypatch.setattr(sys, "argv", ["parity certify"])
-    target = law(lambda prefixes: np.full((len(prefixes), 2), 0.5), vocab=2, length=2, prompts=[[0], [1]])
+    target = target_distribution(
+        lambda prefixes: np.full((len(prefixes), 2), 0.5), vocab=2, length=2, prompts=[[0], [1]]
+    )
     flags = {"n": 2000, "minutes": None, "budget": None, "repeat": None, "batch": 100, "processes": 1}
     flags |= {
         "margin": 0.1,

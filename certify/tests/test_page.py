@@ -1,4 +1,4 @@
-"""What a certification leaves behind for a reader and for continuous integration, and its exit codes."""
+"""What a certification leaves for a reader and for continuous integration, and its exit codes."""
 
 import json
 import subprocess
