@@ -35,7 +35,7 @@ def test_the_example_in_c(tmp_path, flags, kind):
 
 TABLE_ENGINE = """
 import json, random, sys
-law = json.load(open(sys.argv[1]))
+model = json.load(open(sys.argv[1]))
 T, k = float(sys.argv[2]), int(sys.argv[3].removeprefix("--top-k="))
 for line in sys.stdin:
     r = json.loads(line)
@@ -44,7 +44,7 @@ for line in sys.stdin:
     for prompt in r["prompts"]:
         tokens, row = [], 0
         for t in range(r["length"]):
-            p = [float(x) ** (1 / (T + FAULT * (T == 0.7))) for x in law["target"][t][row]]
+            p = [float(x) ** (1 / (T + FAULT * (T == 0.7))) for x in model["target"][t][row]]
             p = [x if sum(y > x for y in p) < (k or 9) else 0 for x in p]
             tokens.append(random.choices(range(len(p)), p)[0])
             row = row * len(p) + tokens[-1]
@@ -176,7 +176,7 @@ def test_a_distribution_file_that_is_none_is_one_line(tmp_path, change, message)
 
 @pytest.mark.parametrize("words", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
 def test_a_missing_extra_is_one_line(monkeypatch, capsys, words):
-    for name in ("adapters.transformers", "adapters.mending", "models", "teacher_forced", "texts"):
+    for name in ("adapters.transformers", "adapters.replaying", "models", "teacher_forced", "texts"):
         monkeypatch.delitem(sys.modules, f"parity_certify.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr(sys, "argv", ["parity-certify", *words])
@@ -201,7 +201,7 @@ def test_help_shows_a_command_that_is_read(monkeypatch, capsys, name):
 SAMPLER = """
 import numpy as np
 
-def law(prefixes):
+def probs(prefixes):
     return np.full((len(prefixes), 2), .5)
 
 def sample(prompts, seed):
@@ -215,20 +215,20 @@ import numpy as np
 
 TABLE = np.array([[.7, .3], [.2, .8]])
 
-def law(prefixes): return TABLE[prefixes[:, -1]]
-def law_of_half(prefixes): return torch.tensor(law(prefixes)).bfloat16()
-def law_with_gradient(prefixes): return torch.tensor(law(prefixes), requires_grad=True)
-def law_of_no_key(prefixes): return {}["x"]
-def law_of_no_row(prefixes): return TABLE[prefixes[:, -1] + 2]
-def law_of_text(prefixes): return "a law"
-def law_that_exits(prefixes): sys.exit(0)
+def probs(prefixes): return TABLE[prefixes[:, -1]]
+def probs_of_half(prefixes): return torch.tensor(probs(prefixes)).bfloat16()
+def probs_with_gradient(prefixes): return torch.tensor(probs(prefixes), requires_grad=True)
+def probs_of_no_key(prefixes): return {}["x"]
+def probs_of_no_row(prefixes): return TABLE[prefixes[:, -1] + 2]
+def probs_of_text(prefixes): return "a text"
+def probs_that_exits(prefixes): sys.exit(0)
 def sample(prompts, seed):
     tokens, rng = [prompts[:, -1]], np.random.default_rng(seed)
     for _ in range(2): tokens.append((rng.random(len(prompts)) < TABLE[tokens[-1], 1]).astype(int))
     return torch.tensor(np.stack(tokens[1:], 1))
 def sample_that_raises(prompts, seed): raise ValueError("bad luck\\nand more")
 def sample_that_exits(prompts, seed): sys.exit(0)
-def logits(prefixes): return np.log(law(prefixes))
+def logits(prefixes): return np.log(probs(prefixes))
 def sample_at(prompts, seed, temperature=1.0):
     tokens, rng = [prompts[:, -1]], np.random.default_rng(seed)
     p = TABLE ** (1 / temperature)
@@ -253,7 +253,7 @@ def run_main(monkeypatch, folder, *words):
 OF_OWN = ["--vocab", "2", "--length", "2", "--margin", "0.1", "--out", "out"]
 
 
-@pytest.mark.parametrize("name", ["law", "law_of_half", "law_with_gradient"])
+@pytest.mark.parametrize("name", ["probs", "probs_of_half", "probs_with_gradient"])
 def test_a_distribution_in_tensors_is_a_distribution(tmp_path, monkeypatch, capsys, name):
     code = run_main(monkeypatch, tmp_path, "sampler", "own.py:sample", "--law", f"own.py:{name}", *OF_OWN)
     assert code == 0, capsys.readouterr()
@@ -273,28 +273,28 @@ def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch
     ("words", "message"),
     [
         (
-            ["sampler", "own.py:sample", "--law", "own.py:law_of_no_key"],
+            ["sampler", "own.py:sample", "--law", "own.py:probs_of_no_key"],
             r"distribution: failed .*KeyError: 'x' \(.*own.py, line",
         ),
         (
-            ["sampler", "own.py:sample", "--law", "own.py:law_of_no_row"],
+            ["sampler", "own.py:sample", "--law", "own.py:probs_of_no_row"],
             "distribution: failed .*IndexError: index . is out",
         ),
-        (["sampler", "own.py:sample", "--law", "own.py:law_of_text"], "distribution: failed .*ValueError"),
-        (["sampler", "own.py:sample", "--law", "own.py:law_that_exits"], "distribution: failed .*SystemExit: 0"),
-        (["sampler", "own.py:sample_that_raises", "--law", "own.py:law"], "sampler: failed .*ValueError: bad luck$"),
-        (["sampler", "own.py:sample_that_exits", "--law", "own.py:law"], "sampler: failed .*SystemExit: 0"),
+        (["sampler", "own.py:sample", "--law", "own.py:probs_of_text"], "distribution: failed .*ValueError"),
+        (["sampler", "own.py:sample", "--law", "own.py:probs_that_exits"], "distribution: failed .*SystemExit: 0"),
+        (["sampler", "own.py:sample_that_raises", "--law", "own.py:probs"], "sampler: failed .*ValueError: bad luck$"),
+        (["sampler", "own.py:sample_that_exits", "--law", "own.py:probs"], "sampler: failed .*SystemExit: 0"),
         (
-            ["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0], [1, 0]]"],
+            ["sampler", "own.py:sample", "--law", "own.py:probs", "--prompts", "[[0], [1, 0]]"],
             "prompts: .* of one length",
         ),
-        (["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0.5]]"], "prompts: allowed: "),
+        (["sampler", "own.py:sample", "--law", "own.py:probs", "--prompts", "[[0.5]]"], "prompts: allowed: "),
         (
             ["command", "--engine", "top_k,top_a", "--law", "l"],
             "argument --engine: engine 'top_a': allowed: .* in order",
         ),
         (["verifier", "own.py:verify_that_exits", "--drafts", "1"], "the tested code ends the process: SystemExit: 1"),
-        (["sampler", "own.py:none", "--law", "own.py:law"], "own.py: has no 'none'"),
+        (["sampler", "own.py:none", "--law", "own.py:probs"], "own.py: has no 'none'"),
         (["samples", "own.py", "--law", "own.py"], "own.py: no distribution"),
     ],
 )
@@ -306,7 +306,7 @@ def test_what_is_no_verdict_is_one_line_and_code_3(tmp_path, monkeypatch, capsys
     assert re.fullmatch(f"error: {message}.*", errors.rstrip()), errors
 
 
-@pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--law", "own.py:law", *OF_OWN], ["law"]])
+@pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--law", "own.py:probs", *OF_OWN], ["law"]])
 def test_a_full_disk_is_no_verdict_and_leaves_no_cut_file(tmp_path, monkeypatch, capsys, words):
     def write_half(path, data):
         """Write half of the data, and fail as on a full disk."""
@@ -338,7 +338,7 @@ def restore_interrupts():
 def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".5").replace("return (np", "time.sleep(1); return (np"))
     (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
-    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
+    words = ["sampler", "own.py:sample", "--law", "own.py:probs", "--vocab", "2", "--length", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for opening in (r"(\d+)", r"continues after \d+ of (\d+)"):
         command = [sys.executable, "-m", "parity_certify", *words]
@@ -352,7 +352,7 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
 
 def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".8"))
-    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--out", "out"]
+    words = ["sampler", "own.py:sample", "--law", "own.py:probs", "--vocab", "2", "--length", "2", "--out", "out"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
         run.stdout.close()
@@ -362,7 +362,7 @@ def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
 
 def test_an_edited_sampler_is_another_sampler(tmp_path):
     """The samples that were kept answer for the file as it was."""
-    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--margin", "0.1"]
+    words = ["sampler", "own.py:sample", "--law", "own.py:probs", "--vocab", "2", "--length", "2", "--margin", "0.1"]
     for share, verdict in (("0.50", 0), ("0.8", 1)):
         (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
         completed = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)

@@ -146,7 +146,7 @@ def test_nights_of_something_else_are_refused(tmp_path):
 SAMPLER = """
 import numpy as np
 P, SHARE = np.array([0.5, 0.3, 0.2]), 0.0
-def law(prefixes): return np.tile(P, (len(prefixes), 1))
+def probs(prefixes): return np.tile(P, (len(prefixes), 1))
 def sample(prompts, seed):
     p = P * (1 - SHARE) + np.array([SHARE, 0, 0])
     return np.random.default_rng(seed).choice(3, p=p, size=(len(prompts), 2))
@@ -159,7 +159,18 @@ def test_the_command_keeps_its_nights(tmp_path):
     def run_night(share):
         """Certify the sampler with this share of a fault; return the exit code, its line, and the nights kept."""
         (tmp_path / "own.py").write_text(SAMPLER.replace(", 0.0", f", {share}"))
-        words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "3", "--length", "2", "--margin", "0.1"]
+        words = [
+            "sampler",
+            "own.py:sample",
+            "--law",
+            "own.py:probs",
+            "--vocab",
+            "3",
+            "--length",
+            "2",
+            "--margin",
+            "0.1",
+        ]
         words += ["--prompts", "[[0]]", "--false-alarm", "0.01", "--history", "nights.jsonl", "--out", f"out{share}"]
         run = subprocess.run(
             [sys.executable, "-B", "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True, text=True

@@ -44,7 +44,7 @@ def draw_sequences(distribution, rng, prompts, rows=None):
 
 
 def sample_correctly(prompts, seed):
-    """Draw sequences of LAW."""
+    """Draw sequences of DISTRIBUTION."""
     return draw_sequences(DISTRIBUTION, np.random.default_rng(seed), prompts)
 
 

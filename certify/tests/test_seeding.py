@@ -53,7 +53,7 @@ def test_what_is_no_seed_is_refused_by_every_function(name, seed):
         ["samples", "none.jsonl", "--law", "law.json"],
         ["command", "--law", "law.json"],
         ["verifier", "none.py:verify"],
-        ["sampler", "none.py:sample", "--law", "none.py:law"],
+        ["sampler", "none.py:sample", "--law", "none.py:probs"],
         ["texts", "--texts", "none.jsonl"],
         ["models", "--out", "m"],
         ["transformers"],

@@ -136,7 +136,7 @@ def speculate(rng, factor, n=200, length=64, late=0):
 
 
 def judge(first, tokens, seed=0):
-    """Judge texts [n, L] after prompts [n] of one token against LAWS; return the verdict."""
+    """Judge texts [n, L] after prompts [n] of one token against DISTRIBUTIONS; return the verdict."""
     texts = [{"tokens": row} for row in tokens]
     judged = Judged(texts, math.inf, print)
     judged.texts, judged.tokens = tokens.shape[0], tokens.size

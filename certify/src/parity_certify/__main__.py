@@ -6,7 +6,7 @@
     verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
     command --law law.json -- ./engine law.json                                 any language, over stdin and stdout
     samples FILE --law law.json                                                 samples drawn elsewhere
-    distribution --out law.json                                                          a table model for an engine's
+    law --out law.json                                                                   a table model for an engine's
                                                                                          tests
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
@@ -476,7 +476,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
     "wait": {"type": parse_duration, "help": "time for the server to start: 30s, 5m (none)"},
-    "law": {"required": True, "help": "a file of `distribution`"},
+    "law": {"required": True, "help": "a file of `law`"},
     "logits": {
         "help": "FUNCTION of prefixes [n, P + t] -> logits [n, V]: the sampler is tested under options it takes"
     },

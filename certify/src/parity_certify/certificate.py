@@ -1,5 +1,6 @@
 """The result of a certification: the verdict, its rows, and what a maintainer needs to see a fault again."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +35,12 @@ class Certificate:
     distribution: Distribution | None = None
     counts: np.ndarray | None = None
     parts: tuple["Certificate", ...] = ()
+
+    @property
+    def law(self) -> Distribution | None:  # deprecated
+        """Old name of `distribution`."""
+        warnings.warn("deprecated: use `distribution`", DeprecationWarning, stacklevel=2)
+        return self.distribution
 
     @property
     def exit_code(self) -> int:

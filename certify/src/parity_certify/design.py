@@ -15,6 +15,7 @@ import functools
 import inspect
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -65,6 +66,12 @@ class Condition:
     distribution: Distribution
     settings: Mapping[str, Any] = field(default_factory=dict)
     suspects: Sequence[Suspect] = ()
+
+    @property
+    def law(self) -> Distribution:  # deprecated
+        """Old name of `distribution`."""
+        warnings.warn("deprecated: use `distribution`", DeprecationWarning, stacklevel=2)
+        return self.distribution
 
     @property
     def folder(self) -> str:

@@ -290,3 +290,6 @@ def descend(
         node = torch.where(continues, child, node)
         path.append(torch.where(descending, node, -1))
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
+
+
+race, make_law = sample_token, make_probs  # deprecated

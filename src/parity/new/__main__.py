@@ -38,7 +38,7 @@ def {name}(model, start, *, noise):
     for i in range(L):
         at = start.new_full(start.shape, i)  # [B], the position to fill
         p = model.logits(tokens[:, None], at[:, None] - 1).softmax(-1)  # [B, 1, V]
-        drawn = draw(p, noise.exponential("sample", at[:, None], V))  # [B, 1]
+        drawn = sample_token(p, noise.exponential("sample", at[:, None], V))  # [B, 1]
         yield Step(drawn, start.new_ones(start.shape), at)
         tokens = drawn[:, 0]
 """
@@ -54,8 +54,8 @@ def {name}(model, start, *, noise):
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]  # [B, N], and the rank [B] to fill
     while (n < start.end).any():
         slots = next_ranks(start, n, 1)  # [B, 1] of everything
-        p = model.distributions(tokens, start.order, start.begin, slots.asked, slots.rank)  # [B, 1, V]
-        drawn = draw(p, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))  # [B, 1]
+        p = model.probs(tokens, start.order, start.begin, slots.asked, slots.rank)  # [B, 1, V]
+        drawn = sample_token(p, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))  # [B, 1]
         yield Fill(slots.position, drawn, slots.open, slots.open[:, 0].long())
         tokens, n = write(tokens, slots.position, drawn, slots.open), n + slots.open[:, 0]
 """
@@ -76,13 +76,14 @@ def {name}(models, start, *, noise):
     for i in range(L):
         at = start.order.new_full((B, 1), i)  # the place to fill, in the order of drawing
         path = make_path_noise(noise, "sample", at, target.steps, target.dim)
-        drawn = target.distribution(target.conditions(tokens, start.order, at, at), path).sample(path)[:, None]  # [B, 1, D]
+        distribution = target.distribution(target.conditions(tokens, start.order, at, at), path)
+        drawn = distribution.sample(path)[:, None]  # [B, 1, D]
         yield Draw(drawn, start.order.new_ones(B))
         tokens = write(tokens, start.order.gather(1, at), drawn)
 """
 DECODERS = {"discrete": DISCRETE, "anysubset": ANYSUBSET, "continuous": CONTINUOUS}
 # The test of a new decoder plants a fault: it replaces a name that the decoder's module imports.
-SAMPLE = ("sample_token", "parity_decoders.verification", "draw(weights.sqrt(), noise)", "weights, noise")
+SAMPLE = ("sample_token", "parity_decoders.verification", "sample_token(weights.sqrt(), noise)", "weights, noise")
 PATH = (
     "make_path_noise",
     "parity_decoders.protocols.continuous",
@@ -90,7 +91,7 @@ PATH = (
     "*given",
 )
 WRONG = {"discrete": SAMPLE, "anysubset": SAMPLE, "continuous": PATH}
-DECODER_TEST = '''"""{name} draws from the distribution of models whose distribution is known; a fault injected in it is found."""
+DECODER_TEST = '''"""{name} draws from the distribution of models for which it is known; an injected fault is found."""
 
 {imports}
 
@@ -100,7 +101,7 @@ def rejected(module):
     return any(row["decides"] and row["verdict"] == "rejected" and row["repeat"] for row in rows)
 
 
-def test_{name}_draws_from_the_law():
+def test_{name}_draws_from_the_distribution():
     assert not rejected({name})
 
 

@@ -95,7 +95,7 @@ def {name}(
     def run_pass():
         positions = line.next_positions(W)  # [B, W], the first open ones
         index = line.age * W + slot  # [B, W], numbers of no other pass
-        race_of = noise.exponential("draft", index[:, :-1], V)
+        exponentials = noise.exponential("draft", index[:, :-1], V)
         above = line.tokens.gather(1, (positions + 1 - model.width).clamp(min=0))
         forced = model.forced[positions.clamp(max=L - 1)]  # -1 where the model chooses
         tokens, draft_probs = [line.read_last_token()[:, 0]], []
@@ -103,7 +103,7 @@ def {name}(
             q = make_probs(draft.propose(tokens[-1], above[:, k])).to(noise.dtype)
             is_forced = forced[:, k, None] >= 0
             draft_probs.append(torch.where(is_forced, (forced[:, k, None] == vocabulary).to(q.dtype), q))
-            tokens.append(sample_token(draft_probs[-1], draw_of[:, k]))
+            tokens.append(sample_token(draft_probs[-1], exponentials[:, k]))
         p = make_probs(model.logits(torch.stack(tokens, 1), (positions - 1).clamp(max=L - 1)))  # [B, W, V]
         drafts = torch.stack([*tokens[1:], tokens[0]], 1)  # the last slot has none, so any token fills it
         q = torch.stack([*draft_probs, p[:, -1]], 1)

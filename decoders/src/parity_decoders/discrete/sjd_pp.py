@@ -22,10 +22,11 @@ SOURCE = "Teng et al. 2025 (arXiv 2512.07503), eq. 6, as others describe it; law
 
 
 def reuse(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, tau: float, law: str) -> tuple[Tensor, Tensor]:
-    """Decide which drafts [B, W] are likely enough to be kept; also returns the law [B, W, V] stored for each slot.
+    """Decide which drafts [B, W] are likely enough to be kept; also returns the distribution [B, W, V] stored for each
+    slot.
 
     A draft x ~ q is kept if p(x) / q(x) > tau (eq. 6), else a draw from p takes its place. So its distribution is
-    q 1[p > tau q] + p sum(q 1[p <= tau q]), and not p. Point drafts have no such law: "drawn" redraws them.
+    q 1[p > tau q] + p sum(q 1[p <= tau q]), and not p. Point drafts have no such distribution: "drawn" redraws them.
     """
     if law == "printed":
         return probability(p, draft) > tau * torch.where(point, 1, probability(q, draft)), p

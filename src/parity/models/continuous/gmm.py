@@ -88,7 +88,7 @@ class GMM:
     labels: Tensor  # [B] class of each image
     sampling: HeadSampling  # only its temperature is read
     raster = True
-    steps = 1  # noise is needed for path(0) and path(1), which MixtureLaw.sample reads
+    steps = 1  # noise is needed for path(0) and path(1), which MixtureDistribution.sample reads
 
     def __post_init__(self) -> None:
         self.length, self.dim = self.net.config.tokens, self.net.config.dim
