@@ -39,14 +39,14 @@ ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind of mod
 
 
 def make_sampler(folder: Path, kind: str, options: dict[str, Any], end: int | None, length: int) -> tuple[Any, Any]:
-    """Make a transformers sampler of a tiny random model, and compute the law of its sequences of `length` tokens;
-    return both. An option `num_assistant_tokens` adds an assistant; kind "mellum" is written to `folder`."""
+    """Make a transformers sampler of a tiny random model, and compute the distribution of its sequences of `length`
+    tokens; return both. An option `num_assistant_tokens` adds an assistant; kind "mellum" is written to `folder`."""
     model = T.load_model(models.write_mellum(folder)[0]) if kind == "mellum" else models.make_model(kind, 4, 0)
     options = dict(options)
     if "num_assistant_tokens" in options:
         options["assistant_model"] = models.make_speculator(model, 0.3)
     make = T.Continuous if options.get("cache_implementation") == "paged" else T.Generate
-    return make(model, length, options, end), T.compute_law(model, PROMPTS, length, options, end=end)
+    return make(model, length, options, end), T.compute_distribution(model, PROMPTS, length, options, end=end)
 
 
 def main() -> None:
@@ -68,8 +68,8 @@ def main() -> None:
     for name in a.names or ROWS:
         start = time.process_time()
         try:
-            sampler, law = make_sampler(Path(folder.name), *ROWS[name], a.length)
-            certificate = certify_sampler(sampler, law, n=a.n, margin=0.05, tell=lambda text: None)
+            sampler, distribution = make_sampler(Path(folder.name), *ROWS[name], a.length)
+            certificate = certify_sampler(sampler, distribution, n=a.n, margin=0.05, tell=lambda text: None)
         except ParityError as error:
             print(f"| {name} | {error} |", flush=True)
             continue

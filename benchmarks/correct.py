@@ -32,7 +32,7 @@ from parity.experiment.options import measure_reach
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.continuous.tabular import random_mixture
 
-MODELS_PER_FAMILY = 2  # a family is tested on so many enumerable models, and on as many long ones
+MODELS_PER_FAMILY = 2  # a family is tested on this many enumerable models, and on as many long ones
 DRAWS = 499  # simulations of the null distribution in the exact layer
 
 
@@ -50,8 +50,8 @@ def list_lossless_pairs(file: str) -> list[tuple[Variant, Variant]]:
 
 
 def make_enumerable_models(kind: str, which: str, family: int) -> list[Any]:
-    """Make all models of a kind whose outcomes can be listed, with random laws seeded by the family's number. `which`
-    is "walks" where a vector is a walk of four steps; it is used for vectors only."""
+    """Make all models of a kind whose outcomes can be listed, with random distributions seeded by the family's number.
+    `which` is "walks" where a vector is a walk of four steps; it is used for vectors only."""
     if kind == "discrete":
         return discrete.targets("full", seed=family)
     if kind == "anysubset":

@@ -67,7 +67,7 @@ COLUMNS = [  # columns of a run's summary.csv that are kept
 NOTE = (
     f"{PERCENT} intervals. Verdicts are of small models, not of the decoded one; a lossy row has the TV"
     " of the small model where its fault is surest."
-    " Passes: of the target, each over so many tokens, and calls of a speculator, which an image waits for, too."
+    " Passes: of the target, each over this many tokens, and calls of a speculator, which an image waits for, too."
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
     " idle GPU, and a speculator's call its share of the target's parameters; launch times are left out, which flatters"
     " methods with a speculator. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
@@ -119,13 +119,13 @@ def collect_run(results: Path) -> pd.DataFrame:
     clip = tests[(tests["test"] == "CLIP: paired t") & (tests["repeat"] == 0)].set_index("key")
     for column, source in (("clip", "effect"), ("clip_low", "low"), ("clip_high", "high")):
         cells[column] = clip[source].reindex(cells.index)
-    laws = tests[(tests["kind"] == "continuous") & (tests["layer"] == "teacher-forced") & (tests["decides"] == True)]  # noqa: E712
-    final = laws[laws["repeat"] == laws.groupby("key")["repeat"].transform("max")]
+    probs = tests[(tests["kind"] == "continuous") & (tests["layer"] == "teacher-forced") & (tests["decides"] == True)]  # noqa: E712
+    final = probs[probs["repeat"] == probs.groupby("key")["repeat"].transform("max")]
     rejected = final.assign(hit=final["verdict"] == "rejected").groupby(["key", "model"])["hit"].any().groupby("key")
     cells["depth_ratio"] = cells["depth"] / cells["depth"].groupby(cells["model"]).transform("first")
     cells["places"] = rejected.count().reindex(cells.index)
     cells["rejected"] = rejected.sum().reindex(cells.index)
-    cells["runs"] = laws.groupby("key")["repeat"].nunique().reindex(cells.index)
+    cells["runs"] = probs.groupby("key")["repeat"].nunique().reindex(cells.index)
     shares = measure_waiting(pd.read_parquet(results / "records.parquet"), cells)
     cells["waits"], cells["waits_long"] = (cells["key"].map(share) for share in shares)
     return cells.reset_index(drop=True)
@@ -162,8 +162,8 @@ def format_images(t: pd.DataFrame) -> str:
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
     note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {repeats}"
-    picture = "![Speed of one image against the distance from the model's distribution](../headline.svg)\n\n"
-    return f"{picture * is_drawn}{table}\n\n{note.strip()}"
+    image = "![Speed of one image against the distance from the model's distribution](../headline.svg)\n\n"
+    return f"{image * is_drawn}{table}\n\n{note.strip()}"
 
 
 def format_few(t: pd.DataFrame) -> str:
@@ -246,9 +246,9 @@ def format_budgets(t: pd.DataFrame) -> str:
         spent = [f"{format_passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
         lines.append((f"`{r.method}`{mark(r)}", r.claim, *spent))
     note = (
-        "Passes an image of the setting that gains most within so many tokens evaluated a pass, and the predicted gain"
-        " at flat cost, speculators' calls counted. A method with a lossless and a lossy form has a line for each. This"
-        " study draws too few sequences for verdicts: those are in the table of [every decoder](decoders.md)."
+        "Passes an image of the setting that gains most within this many tokens evaluated a pass, and the predicted"
+        " gain at flat cost, speculators' calls counted. A method with a lossless and a lossy form has a line for each."
+        " This study draws too few sequences for verdicts: those are in the table of [every decoder](decoders.md)."
     )
     return f"{format_table(lines)}\n\n{note}"
 
@@ -267,8 +267,8 @@ def format_fastest(t: pd.DataFrame) -> str:
         costs = f"{format_range(s.low, s.high)} passes over one"
         name = s.name if s.name == PLAIN else f"`{s.name}`"
         lines.append((costs, name, format_range(*s.gains), format_near(s, "`{}`")))
-    picture = "![Predicted gain of each method by the cost of a pass, the fastest in colour](../fastest.svg)"
-    return f"{picture}\n\n{format_table(lines)}"
+    image = "![Predicted gain of each method by the cost of a pass, the fastest in colour](../fastest.svg)"
+    return f"{image}\n\n{format_table(lines)}"
 
 
 def format_decoders(t: pd.DataFrame) -> str:
@@ -326,13 +326,13 @@ def format_continuous(t: pd.DataFrame) -> str:
     ]
     for r in t[t["kind"] == "continuous"].itertuples():
         drafts = f"{100 * r.acceptance:.0f}% of {r.drafted:,.0f}" if r.drafted else ""
-        law = "not tested" if pd.isna(r.places) else f"rejected at {r.rejected:.0f} of {r.places:.0f} places"
-        law = law.replace("rejected at 0", "not rejected at any") + (", twice" if r.rejected and r.runs > 1 else "")
+        probs = "not tested" if pd.isna(r.places) else f"rejected at {r.rejected:.0f} of {r.places:.0f} places"
+        probs = probs.replace("rejected at 0", "not rejected at any") + (", twice" if r.rejected and r.runs > 1 else "")
         evaluations = f"{r.target_conditions:,.0f} in {r.steps:.0f} rounds"
         read = f"{100 * r.right:.0f}% ± {100 * r.right_se:.0f}"
         name = "plain sampling" + ", another seed" * (r.role == "control") if r.role != "method" else f"`{r.label}`"
         how = " (predicted)" * (r.speedup_how == "predicted")
-        lines.append((name, read, drafts, evaluations, f"{r.speedup:.2f}{how}", law))
+        lines.append((name, read, drafts, evaluations, f"{r.speedup:.2f}{how}", probs))
     return format_table(lines)
 
 
@@ -380,12 +380,12 @@ def name_option_set(variant: str) -> str:
 def format_length_networks(t: pd.DataFrame) -> str:
     """Write a table by method of the passes an image at each length, and of how its tokens compare with plain
     decoding's in float64 and float32."""
-    pictures = t.drop_duplicates("layout")
-    heads = [f"{r.model}: {r.positions:,}" for r in pictures.itertuples()]
+    images = t.drop_duplicates("layout")
+    heads = [f"{r.model}: {r.positions:,}" for r in images.itertuples()]
     lines = [("method", *heads, "tokens, float64", "float32")]
     for variant, rows in t.groupby("variant", sort=False):
         counted = rows.drop_duplicates("layout").set_index("layout")["passes"]
-        passes = [f"{counted[layout]:,.0f}" if layout in counted else "" for layout in pictures["layout"]]
+        passes = [f"{counted[layout]:,.0f}" if layout in counted else "" for layout in images["layout"]]
         compared = [describe_tokens(rows[rows["dtype"] == dtype]) for dtype in ("float64", "float32")]
         lines.append((name_option_set(str(variant)), *passes, *compared))
     return format_table(lines)

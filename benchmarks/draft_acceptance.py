@@ -38,7 +38,8 @@ def drop_last_block(net: MARNet, section: str) -> MARNet:
 
 
 def round_weights(net: MARNet, bits: int) -> MARNet:
-    """Copy a network with its matrices rounded to so many bits, scaled row by row, as quantised weights are stored."""
+    """Copy a network with its matrices rounded to this many bits, scaled row by row, as quantised weights are
+    stored."""
     net = copy.deepcopy(net)
     for p in (p for p in net.parameters() if p.ndim == 2):
         scale = p.data.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)

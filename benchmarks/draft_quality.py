@@ -3,7 +3,7 @@
     python benchmarks/draft_quality.py [--images 32] 'sjd_coupled: {window: 32, warm: true}' 'mtj: {branches: 96}'
 
 A pass leaves a guess for each open slot of the window, the next pass's draft. The final tokens do not depend on the
-guesses, so each guess can be compared with the final token: the share that is right, at 1, 2, ... places behind the
+guesses, so each guess can be compared with the final token: the share that is right, at 1, 2, ... places after the
 last final token, over all passes but the first; and the tokens made final per pass.
 """
 

@@ -43,7 +43,9 @@ def decode_plainly(model: Any, start: Start, noise: Tensor) -> Tensor:
             """Return the noise [1, D] of step i at a rank."""
             return noise[:, rank, i]
 
-        tokens.append(model.law(model.conditions(grid, start.order, ranks, ranks), step_noise).sample(step_noise))
+        tokens.append(
+            model.distribution(model.conditions(grid, start.order, ranks, ranks), step_noise).sample(step_noise)
+        )
         grid[:, start.order[0, rank]] = tokens[-1]
     return torch.stack(tokens, 1)
 

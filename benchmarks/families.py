@@ -1,10 +1,10 @@
-"""Published families of discrete models as targets: their own networks, tiny and random, of pictures so small that
+"""Published families of discrete models as targets: their own networks, tiny and random, of images so small that
 all of them can be listed.
 
 Each is read as a user's model: a stand-in in the released format, verified and loaded, under a caption's last tokens,
-with guidance and top-k. Its pictures are 2 x 2 codes of four, with its grammar's tokens between and behind them; the
-joint law of the codes is the network's. Its speculators are random, too, and often wrong: a drafter in the format
-released for LlamaGen or Anole; for the others, and as draft model, a second network of the family.
+with guidance and top-k. Its images are 2 x 2 codes of four, with its grammar's tokens between and after them; the
+joint distribution of the codes is the network's. Its speculators are random, too, and often wrong: a drafter in the
+format released for LlamaGen or Anole; for the others, and as draft model, a second network of the family.
 """
 
 import copy
@@ -26,7 +26,7 @@ from parity.base.errors import ParityError
 from parity.base.weights import sha256
 from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, Enumerated
-from parity.equality.targets.discrete import compute_law
+from parity.equality.targets.discrete import compute_sequence_probs
 from parity.models import fetch
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.models.discrete.tabular import TabularDrafter
@@ -36,8 +36,8 @@ from parity.stand_ins.discrete import sharpen
 DRAWS = 1999
 FAMILY = "targets"
 CODES = 4  # codes in the codebook of the image tokenizer
-SIDE = 2  # codes along a side of a picture
-PROMPT_LENGTH = 8  # so many last tokens of a prompt are read; those that begin a picture are among them
+SIDE = 2  # codes along a side of an image
+PROMPT_LENGTH = 8  # this many last tokens of a prompt are read; those that begin an image are among them
 CAPTION = "a red ball"
 SAMPLING = TokenSampling(guidance=2.0, top_k=3)
 SQUARE = {"rows": SIDE, "columns": SIDE}
@@ -79,7 +79,7 @@ class Target(Enumerated):
     second: Loaded
     inputs: dict[str, Tensor]  # the caption, encoded
 
-    length: ClassVar[int] = SIDE**2  # codes of a picture
+    length: ClassVar[int] = SIDE**2  # codes of an image
     shape: ClassVar[tuple[int, int]] = (CODES, SIDE**2)
 
     @torch.inference_mode()
@@ -97,16 +97,17 @@ class Target(Enumerated):
         return self.model(1).forced
 
     @cached_property
-    def law(self) -> np.ndarray:
-        """Law [CODES^4] of a picture's codes, the first most significant, computed from whole pictures in one pass."""
+    def probs(self) -> np.ndarray:
+        """Distribution [CODES^4] of an image's codes, the first most significant, computed from whole images in one
+        pass."""
         codes = torch.from_numpy(digits(CODES, self.length))
         cells = self.forced.repeat(len(codes), 1)
         cells[:, self.forced < 0] = codes
-        return compute_law(self.name, self.model(len(cells)), cells)
+        return compute_sequence_probs(self.name, self.model(len(cells)), cells)
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
-        """Decode a picture for each key of the noise, and return its codes as a number [n]. Raises ParityError for a
-        picture that breaks the grammar, or that took more passes than it has codes."""
+        """Decode an image for each key of the noise, and return its codes as a number [n]. Raises ParityError for an
+        image that breaks the grammar, or that took more passes than it has codes."""
         model, start = self.model(len(noise.keys)), torch.zeros_like(noise.keys)
         result = record(model, start, decoder(model, start, noise=noise, **options))
         check_grammar(result, self.forced)
@@ -114,7 +115,7 @@ class Target(Enumerated):
 
 
 def check_grammar(result: Decoded, forced: Tensor) -> None:
-    """Raise ParityError if a picture lacks a forced token [L], has one in place of a code, or took too many passes."""
+    """Raise ParityError if an image lacks a forced token [L], has one in place of a code, or took too many passes."""
     is_wrong = torch.where(forced < 0, result.tokens >= CODES, result.tokens != forced)
     if is_wrong.any():
         row, position = is_wrong.nonzero()[0].tolist()

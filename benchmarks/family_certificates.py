@@ -2,8 +2,8 @@
 
 python benchmarks/family_certificates.py [VARIANT ...] [--families llamagen emu3] [--n 2048] [--threads 2]
 
-A family's pictures have 2 x 2 codes of four, so its network's law is listed and the exact layer counts. The last column
-says whether the verdict is the same on all families; the exit code is 1 if one of them differs.
+A family's images have 2 x 2 codes of four, so its network's distribution is listed and the exact layer counts. The last
+column says whether the verdict is the same on all families; the exit code is 1 if one of them differs.
 """
 
 import importlib
@@ -23,7 +23,8 @@ from parity.equality.exact import exact
 from parity.experiment import options
 
 MARGIN = 0.1
-# Largest values of options besides the exact layer's: no more candidates than top-k keeps, nor look-alikes than codes.
+# Largest values of options besides the exact layer's: no more candidates than top-k keeps, nor nearest tokens than
+# codes.
 MAXIMA = {"top_k": families.SAMPLING.top_k, "k": families.CODES - 1, "group": families.CODES}
 VARIANTS = [
     *options.methods("discrete"), "sjd: {init: sample_above}", "sjd: {tolerance: 0.2}",
@@ -32,8 +33,8 @@ VARIANTS = [
 
 
 def certify_variant(variant: str, target: families.Target, n: int, threads: int) -> tuple[list[dict[str, Any]], str]:
-    """Draw n pictures of a family's network by a variant and test them in the exact layer, its options capped to the
-    size of the pictures; return its result rows, and what the variant claims, "lossless" or "lossy"."""
+    """Draw n images of a family's network by a variant and test them in the exact layer, its options capped to the
+    size of the images; return its result rows, and what the variant claims, "lossless" or "lossy"."""
     spec = make_spec("discrete", variant, 0)
     decoder = getattr(importlib.import_module(f"parity_decoders.discrete.{spec['method']}"), spec["method"])
     claim = options.claim("discrete", spec["method"], spec["options"])
@@ -66,7 +67,7 @@ def main() -> int:
                 try:
                     variant_rows, claims[variant] = certify_variant(variant, target, a.n, a.threads)
                     rows += variant_rows
-                except ParityError as error:  # raised for a picture that breaks the grammar or has probability zero
+                except ParityError as error:  # raised for an image that breaks the grammar or has probability zero
                     errors[target.name, variant] = str(error)
                 print(f"{target.name}: {variant}: {time.process_time() - start:.0f} s", file=sys.stderr, flush=True)
             verdicts[target.name] = {v["method"]: v for v in judge_decoders(rows, claims, MARGIN)}

@@ -4,8 +4,8 @@
 
 A Llama of the embedded transformer's size and a transformer of this project of that size, both of random weights, take
 turns; the figures are tokens per CPU-second (what the process computed, whatever else the machine did) and the median
-of their ratios over rounds. Both draw 256 tokens behind a prefix of 24 at guidance 1.8: generate() by
-two forwards a token and torch.multinomial, this project by both guidance rows in one pass and keyed races. --keep puts
+of their ratios over rounds. Both draw 256 tokens after a prefix of 24 at guidance 1.8: generate() by
+two forwards a token and torch.multinomial, this project by both guidance rows in one pass and keyed draws. --keep puts
 the table in docs/figures, from which `benchmarks/docs_figures.py` writes it into the docs.
 """
 
@@ -60,14 +60,14 @@ def make_parity_run(fast: bool) -> Callable[[int], Any]:
 
     @torch.inference_mode()
     def run(batch: int) -> Any:
-        """Decode `batch` pictures plainly under random conditions; return the result."""
+        """Decode `batch` images plainly under random conditions; return the result."""
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
         prompts = embed_conditions(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True)
         codes = net.tok_embeddings.weight
         model = make_network(net, prompts, make_canvas(net, (codes, codes)), run_pass)
         noise = batch_noise(0, [str(i) for i in range(batch)])
-        law = Sampled(model, TokenSampling(guidance=GUIDANCE))
-        return record(law, torch.zeros_like(noise.keys), ar(law, torch.zeros_like(noise.keys), noise=noise))
+        probs = Sampled(model, TokenSampling(guidance=GUIDANCE))
+        return record(probs, torch.zeros_like(noise.keys), ar(probs, torch.zeros_like(noise.keys), noise=noise))
 
     return run
 

@@ -58,7 +58,7 @@ PROMPT = 64  # words of a prompt of a language model
 
 @dataclass(frozen=True)
 class Size:
-    """A network of a published size, and the settings that its pictures are sampled with."""
+    """A network of a published size, and the settings that its images are sampled with."""
 
     sampling: TokenSampling
     llamagen: LlamaGenConfig | None = None  # of LlamaGen; else of Chameleon:
@@ -271,7 +271,7 @@ def measure_steps(bench: Bench, compiled: str = "") -> Iterator[Row]:
         for method in DECODERS:
             passes, compiling = start(name, method)
             eager = bench.time(passes.run, 10)
-            expected = list(islice(start(name, method)[0], 12))  # fewer if the picture is done sooner
+            expected = list(islice(start(name, method)[0], 12))  # fewer if the image is done sooner
             passes, _ = start(name, method)
             steps = run_passes(bench, passes)
             found = list(islice(steps, len(expected)))
@@ -290,7 +290,7 @@ def measure_steps(bench: Bench, compiled: str = "") -> Iterator[Row]:
 
 def time_reaches(bench: Bench, passes: Passes) -> Row:
     """Time the captured pass by the positions that it attends to, or where it attends to all alone; "captured ms" is
-    the mean over a picture."""
+    the mean over an image."""
     row: Row = {}
     model: Any = passes.line.model
     length, before, total = model.length, 0, 0.0
@@ -604,9 +604,9 @@ def keep_seconds(rows: list[Row], device: str, file: Path) -> None:
 
 CAPTURED = (
     "A pass is captured as a CUDA graph and repeated. It attends to as many positions as are written: 512, 1,024,"
-    ' 2,048 or all, a graph each. Of a decoder\'s pass, "captured ms" is the mean over a picture. "In its loop" is the'
+    ' 2,048 or all, a graph each. Of a decoder\'s pass, "captured ms" is the mean over an image. "In its loop" is the'
     " mean of at most 50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass"
-    ' as it is, its compilation and a capture: not the rate of a picture. "Steps equal" compares the first 12 steps'
+    ' as it is, its compilation and a capture: not the rate of an image. "Steps equal" compares the first 12 steps'
     " with those of passes that are not captured. Tokens of 18 decoders were the CPU's in float64 on an H100, and"
     " captured ones of `ar`, `sjd_coupled` and `mtj` on an H200; `tests/decode/test_cuda.py` compares those of every"
     " decoder."

@@ -256,7 +256,7 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
             condition = model.conditions(tokens, order, rank, rank)
             path = make_path_noise(noise, "sample", rank, model.steps, model.dim)
             network = measure_ms(partial(model.conditions, tokens, order, rank, rank), device)
-            head = measure_ms(partial(model.law, condition, path), device, 3)
+            head = measure_ms(partial(model.probs, condition, path), device, 3)
         yield {"network": name, "ms network": network, "ms head": head}
     for name, sizes in (TEXT if cuda else SMALL_TEXT).items():
         net = make_random_network(lambda sizes=sizes: build(sizes), device, dtype)
@@ -265,7 +265,7 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
         order = torch.arange(N, device=device)[None]
         rank = torch.full((1, 1), N - 1, device=device)
         prompt_length = torch.ones(1, dtype=torch.int64, device=device)
-        ask = partial(model.laws, torch.ones_like(order), order, prompt_length, rank, rank)
+        ask = partial(model.probs, torch.ones_like(order), order, prompt_length, rank, rank)
         yield {"network": name, "ms network": measure_ms(ask, device)}
 
 
@@ -403,7 +403,7 @@ def main() -> None:
     if "compiled" in a.parts and cuda:
         time_networks({name: DISCRETE[name] for name in COMPILED_NETWORKS}, True)
     if not has_time():
-        results["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
+        results["left out"].append(f"what would have begun after {0.9 * a.seconds:.0f} seconds")
     save()
     counts = f"{len(results['forwards'])} forwards, {len(results['decoders'])} decoders"
     print(f"{a.out}: {counts}, {time.monotonic() - start:.0f} s")

@@ -1,12 +1,13 @@
 """Real length: what lossless decoders of images do over as many positions as published models have.
 
     python benchmarks/length.py networks --keep length-networks   tokens against plain decoding's, on random networks
-    python benchmarks/length.py laws --keep length-laws           the long layer, on models of known law
+    python benchmarks/length.py distributions --keep length-laws           the long layer, on models of known
+                                                                           distribution
     python benchmarks/length.py growth --keep length-growth       what grows with the length, and how fast
 
-`networks` decodes with tiny networks in the published layouts, of random weights and pictures of the published sizes.
+`networks` decodes with tiny networks in the published layouts, of random weights and images of the published sizes.
 Methods that share plain decoding's noise must return its tokens: in float64 all, in float32 up to a tie, where two
-tokens win a race by less than rounding. Of the others it says that they end, obey the grammar, and in how many passes.
+tokens win a draw by less than rounding. Of the others it says that they end, obey the grammar, and in how many passes.
 The draft model is the target with disturbed weights, so that drafts are accepted and rejected; heads and drafter are
 random, so that most of theirs are rejected.
 """
@@ -62,7 +63,7 @@ VARIANTS = [  # every lossless form of every method, at the options of workflow/
     "eagle: {total: 31, depth: 4, top_k: 6}",
     "pjd: {window: 24, ahead: 4, init: sample_above, commit: raster}",
 ]
-# By layout: the stand-in and its arguments, the size of the picture, and what has such pictures
+# By layout: the stand-in and its arguments, the size of the image, and what has such images
 LAYOUTS: dict[str, tuple[str, dict[str, int], dict[str, int], str]] = {
     "janus": ("janus", {"side": 24}, {"rows": 24, "columns": 24}, "Janus-Pro, 384 pixels"),
     "llamagen": ("llamagen", {"side": 32}, {}, "LlamaGen, 512 pixels"),
@@ -70,12 +71,12 @@ LAYOUTS: dict[str, tuple[str, dict[str, int], dict[str, int], str]] = {
     "emu3": ("emu3", {}, {"rows": 64, "columns": 64}, "Emu3, 512 pixels"),
 }
 LENGTHS = (576, 1024, 2353, 4096)
-ROWS = 2  # pictures; --rows
+ROWS = 2  # images; --rows
 DTYPES = ["float64", "float32"]  # --dtypes
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep"]
 SAMPLING = TokenSampling(guidance=2.0, temperature=0.5, top_k=4)
 DISTURBED = 0.05  # a draft model's weights differ from the target's by so much of their deviation
-TIE = 1e-5  # two tokens whose weights in a race differ by less, relatively, are a tie in float32
+TIE = 1e-5  # two tokens whose weights in a draw differ by less, relatively, are a tie in float32
 SEED = 5
 
 
@@ -98,9 +99,9 @@ class Network:
 
     def __init__(self, layout: str, folder: Path):
         """Write the network's files to `folder`, as their authors do, and load them from there."""
-        stand_in, sizes, picture, _ = LAYOUTS[layout]
+        stand_in, sizes, image, _ = LAYOUTS[layout]
         entry: dict[str, Any] = {"family": stand_in, "source": "files", **make_entry(stand_in, folder, **sizes)}
-        entry["network"] = {**entry.get("network", {}), **picture}
+        entry["network"] = {**entry.get("network", {}), **image}
         self.manifest = fetch.make_manifest("discrete", layout, entry, folder / "read")
         self.inputs = load_encoder(self.manifest)(CAPTIONS[:ROWS])
 
@@ -147,22 +148,22 @@ def count_bytes(model: Any) -> int:
 
 def decode(network: Network, method: str, chosen: dict[str, Any], dtype: torch.dtype) -> tuple[Decoded, float, int]:
     """Decode all captions by a method; return what was decoded, CPU-seconds, and bytes of the caches afterwards."""
-    law = network.make_model(needs("discrete", method))
+    probs = network.make_model(needs("discrete", method))
     start = torch.zeros(ROWS, dtype=torch.int64)
     noise = counted_noise(SEED, range(ROWS), dtype)
     began = time.process_time()
-    decoded = record(law, start, import_decoder(method)(law, start, noise=noise, **chosen))
-    return decoded, time.process_time() - began, count_bytes(law)
+    decoded = record(probs, start, import_decoder(method)(probs, start, noise=noise, **chosen))
+    return decoded, time.process_time() - began, count_bytes(probs)
 
 
 def measure_gap(network: Network, tokens: Tensor, row: int, position: int, dtype: torch.dtype) -> float:
-    """Measure by how much, relatively, the winner of plain decoding's race at a row's position leads the second, given
+    """Measure by how much, relatively, the winner of plain decoding's draw at a row's position leads the second, given
     tokens [B, L] before it."""
-    law = network.make_model("")
+    probs = network.make_model("")
     feed = torch.cat([torch.zeros(ROWS, 1, dtype=torch.int64), tokens[:, :position]], 1)
     places = torch.arange(-1, position).expand(ROWS, -1)
-    p = law.logits(feed, places)[row, -1].softmax(-1)
-    e = counted_noise(SEED, range(ROWS), dtype).exponential("sample", torch.full((ROWS, 1), position), law.vocab)
+    p = probs.logits(feed, places)[row, -1].softmax(-1)
+    e = counted_noise(SEED, range(ROWS), dtype).exponential("sample", torch.full((ROWS, 1), position), probs.vocab)
     first, second = (p / e[row, 0]).topk(2).values.tolist()
     return (first - second) / first
 
@@ -174,7 +175,7 @@ def compare(network: Network, tokens: Tensor, plain: Tensor, dtype: torch.dtype)
     for row in (tokens != plain).any(1).nonzero()[:, 0].tolist():
         position = int((tokens[row] != plain[row]).nonzero()[0, 0])
         gap = measure_gap(network, plain, row, position, dtype)
-        print(f"  row {row}, position {position}: the race's first two differ by {gap:.1e}", flush=True)
+        print(f"  row {row}, position {position}: the draw's first two differ by {gap:.1e}", flush=True)
         if dtype == torch.float64 or gap > TIE:
             raise ParityError(f"row {row}, position {position}: another token, and no tie ({gap:.1e})")
         gaps.append(gap)
@@ -207,7 +208,7 @@ def measure_networks(only: list[str]) -> Iterator[dict[str, Any]]:
                     yield result
 
 
-def measure_laws(only: list[str]) -> Iterator[dict[str, Any]]:
+def measure_probs(only: list[str]) -> Iterator[dict[str, Any]]:
     """Test each variant by the long layer at each of LENGTHS, on a chain of order two and on the counter, in which
     nothing is ever forgotten; yield a row each."""
     for length in map(int, only) if only else LENGTHS:
@@ -249,8 +250,8 @@ def print_and_keep(rows: Iterator[dict[str, Any]], name: str) -> None:
 
 
 def measure_growth(only: list[str]) -> Iterator[dict[str, Any]]:
-    """Measure what the laws of a picture and the tests of a long model take at three lengths, each in a process of its
-    own: CPU-seconds, and MiB beyond those of the libraries; yield a row each."""
+    """Measure what the distributions of an image and the tests of a long model take at three lengths, each in a process
+    of its own: CPU-seconds, and MiB beyond those of the libraries; yield a row each."""
     for length in map(int, only) if only else (256, 1024, 4096):
         for name in MEASURED:
             command = [sys.executable, __file__, "one", "--only", name, str(length)]
@@ -259,25 +260,25 @@ def measure_growth(only: list[str]) -> Iterator[dict[str, Any]]:
             yield {"label": label, "part": name, "positions": length, **json.loads(printed.splitlines()[-1])}
 
 
-def make_laws(length: int) -> Callable[[], object]:
-    """Make what computes the laws of two pictures of so many positions by a tiny network, with guidance."""
+def make_probs(length: int) -> Callable[[], object]:
+    """Make what computes the distributions of two images of this many positions by a tiny network, with guidance."""
     LAYOUTS["square"] = ("llamagen", {"side": round(length**0.5)}, {}, "")
     with tempfile.TemporaryDirectory() as folder:
         network = Network("square", Path(folder))
         network.load(torch.float32)
-    law = network.make_model("")
-    return lambda: teacher_forced_logits(law, torch.zeros(ROWS, length, dtype=torch.int64))
+    probs = network.make_model("")
+    return lambda: teacher_forced_logits(probs, torch.zeros(ROWS, length, dtype=torch.int64))
 
 
 def make_tests(length: int) -> Callable[[], object]:
-    """Make what tests the tokens of a hundred rows of a long model of so many positions."""
+    """Make what tests the tokens of a hundred rows of a long model of this many positions."""
     models = targets.long_targets({"positions": 32, "lag": 0, "steps": 0}, 65_536, longest=length)
     far = next(t for t in models if t.name.startswith("far"))
     drawn = far.draw(import_decoder("ar"), 0, 0, {})
     return lambda: far.make_rows(drawn, "long", 0, 0)
 
 
-MEASURED = {"laws": make_laws, "tests": make_tests}
+MEASURED = {"laws": make_probs, "tests": make_tests}
 
 
 def measure_one(only: list[str]) -> Iterator[dict[str, Any]]:
@@ -295,7 +296,7 @@ def measure_one(only: list[str]) -> Iterator[dict[str, Any]]:
 
 PARTS: dict[str, Callable[[list[str]], Iterator[dict[str, Any]]]] = {
     "networks": measure_networks,
-    "laws": measure_laws,
+    "laws": measure_probs,
     "growth": measure_growth,
     "one": measure_one,
 }
@@ -307,8 +308,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--only", nargs="+", default=[], help="layouts, or lengths")
-    parser.add_argument("--methods", nargs="+", default=[], help="of networks and laws; all, if not given")
-    parser.add_argument("--rows", type=int, default=ROWS, choices=(1, 2), help="pictures of networks")
+    parser.add_argument("--methods", nargs="+", default=[], help="of networks and distributions; all, if not given")
+    parser.add_argument("--rows", type=int, default=ROWS, choices=(1, 2), help="images of networks")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES, help="of networks")
     parser.add_argument("--keep", default="", help="name of the table in docs/figures")
     a = parser.parse_args()

@@ -1,13 +1,13 @@
-"""What a run of many or of long pictures takes beside its networks: planning, the store, metrics and tests of a cell,
+"""What a run of many or of long images takes beside its networks: planning, the store, metrics and tests of a cell,
 the report.
 
     export PYTHONPATH=.
     python benchmarks/many_pictures.py FOLDER --images 1000 5000 30000 --keep many-pictures
     python benchmarks/many_pictures.py FOLDER --images 64 --times 1 4 16 --only test report --keep long-pictures
 
-A results folder of twelve pictures by every image method of config.yaml is made up in FOLDER (tests/report/made.py).
-Its rows are then copied to experiments of so many pictures each, of so many times 256 tokens. Each part runs in a
-process of its own, whose CPU-seconds and peak memory are kept. What a network computes is copied too, but for CLIP's
+A results folder of twelve images by every image method of config.yaml is made up in FOLDER (tests/report/made.py).
+Its rows are then copied to experiments of this many images each, of this many times 256 tokens. Each part runs in a
+process of its own, whose CPU-seconds and peak memory are kept. What a network computes is copied too, except for CLIP's
 features.
 """
 
@@ -38,15 +38,15 @@ from parity.experiment.schema import Config
 from parity.metrics.tables import write_table
 
 ROOT = Path(__file__).resolve().parents[1]
-FEW = 12  # made-up pictures that are copied
-JOBS = 200  # parts of a cell, as 30,000 pictures would be decoded in
-VOCAB = 512  # tokens of the law that stands for all
+FEW = 12  # made-up images that are copied
+JOBS = 200  # parts of a cell, as 30,000 images would be decoded in
+VOCAB = 512  # tokens of the distribution that stands for all
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 PARTS = ("plan", "store", "measure", "test", "report")
 
 
 def make_experiment(n: int, shards: int) -> dict[str, Any]:
-    """Make the configuration of the image methods of config.yaml for n prompts in so many shards."""
+    """Make the configuration of the image methods of config.yaml for n prompts in this many shards."""
     image = yaml.safe_load((ROOT / "config.yaml").read_text())["image"]
     image |= {
         "prompts": {"file": "prompts.txt" if n == FEW else f"{n}.txt", "limit": n, "shards": shards, "jobs": shards},
@@ -76,7 +76,7 @@ def read_experiment(folder: Path, n: int) -> tuple[Config, list[Cell]]:
 
 
 def make_up(folder: Path) -> None:
-    """Make up the results of FEW pictures, and the manifest of the embedded model that is there."""
+    """Make up the results of FEW images, and the manifest of the embedded model that is there."""
     from parity.models import fetch
     from tests.report import made
 
@@ -85,9 +85,9 @@ def make_up(folder: Path) -> None:
     settings = made.write_results(folder, experiment)
     manifest = folder / next(iter(paths.manifests(settings).values()))
     write_json(manifest, fetch.make_manifest("discrete", "scenes", {"family": "llamagen"}, folder / "read"))
-    pictures = np.stack([scenes.draw_ground_truth(scenes.draw_example(i)[0], i) for i in range(256)])
+    images = np.stack([scenes.draw_ground_truth(scenes.draw_example(i)[0], i) for i in range(256)])
     rng = np.random.default_rng(0)
-    arrays = {"pixels": pictures, "features": rng.standard_normal((len(pictures), 128)).astype(np.float32)}
+    arrays = {"pixels": images, "features": rng.standard_normal((len(images), 128)).astype(np.float32)}
     write_arrays(folder / "results/reference/discrete/made.npz", **arrays)
 
 
@@ -97,7 +97,7 @@ def repeat_rows(column: np.ndarray, n: int) -> np.ndarray:
 
 
 def lengthen(column: np.ndarray, name: str, times: int) -> np.ndarray:
-    """Repeat the tokens of each row of a shard's or of laws' column, and their passes one after the other."""
+    """Repeat the tokens of each row of a shard's or of distributions' column, and their passes one after the other."""
     if times == 1 or name not in ("tokens", "step", "kept", "logp", "top1"):
         return column
     later = column.max(1, keepdims=True) if name == "step" else 0
@@ -105,7 +105,7 @@ def lengthen(column: np.ndarray, name: str, times: int) -> np.ndarray:
 
 
 def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
-    """Copy the files of a cell of FEW pictures to those of n, of `times` as many tokens."""
+    """Copy the files of a cell of FEW images to those of n, of `times` as many tokens."""
     ids = np.array([f"{i:05d}/000" for i in range(n)])
     source, target = (folder / paths.folder(cell) for cell in (old, new))
     write_json(target / "spec.json", new.spec)
@@ -120,17 +120,17 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
     columns = {name: repeat_rows(lengthen(x, name, times), n) for name, x in (shard.columns | added).items()}
     columns |= {"ids": ids, "tokens": rng.integers(VOCAB, size=columns["tokens"].shape, dtype=np.int32)}
     write_shard(target / "shards/0-of-1.npz", columns, shard.provenance)
-    laws = {"top1": read_arrays(source / "laws.npz")["top1"].astype(np.float32)}
-    laws["logp"] = np.log(laws["top1"].astype(float))
-    features = read_arrays(source / "features.npz") | {"logp": laws["logp"]}
-    for name, arrays in (("laws", laws), ("features", features)):
+    probs = {"top1": read_arrays(source / "laws.npz")["top1"].astype(np.float32)}
+    probs["logp"] = np.log(probs["top1"].astype(float))
+    features = read_arrays(source / "features.npz") | {"logp": probs["logp"]}
+    for name, arrays in (("laws", probs), ("features", features)):
         repeated = {key: repeat_rows(lengthen(x, key, times), n) for key, x in arrays.items()}
         write_arrays(target / f"{name}.npz", **repeated | {"ids": ids})
-    pictures = folder / f"pictures-{n}.npz"  # cells have the same pictures
-    if not pictures.exists():
+    images = folder / f"pictures-{n}.npz"  # cells have the same images
+    if not images.exists():
         pixels = repeat_rows(read_arrays(source / "pictures/0-of-1.npz")["pixels"], n)
-        write_arrays(pictures, ids=ids, pixels=pixels)
-    link(pictures, target / "pictures/0-of-1.npz")
+        write_arrays(images, ids=ids, pixels=pixels)
+    link(images, target / "pictures/0-of-1.npz")
     constant = {name: np.full(n, new.spec[name]) for name in ("model", "method", "seed")}
     by_pass = [row[row > 0] for row in columns["kept"]]
     rows = {"nfe": columns["nfe"], "nodes": columns["nodes"], "kept": by_pass, "step": list(columns["step"])}
@@ -138,7 +138,7 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
 
 
 def copy_run(folder: Path, n: int, times: int) -> None:
-    """Copy the run of FEW pictures to one of n, of `times` as many tokens. Earlier copies are removed."""
+    """Copy the run of FEW images to one of n, of `times` as many tokens. Earlier copies are removed."""
     from tests.report import made
 
     _, old_cells = read_experiment(folder, FEW)
@@ -152,7 +152,7 @@ def copy_run(folder: Path, n: int, times: int) -> None:
 
 
 def run_part(folder: Path, part: str, n: int) -> dict[str, Any]:
-    """Run a part for n pictures in this process, and return what else it measured."""
+    """Run a part for n images in this process, and return what else it measured."""
     settings, all_cells = read_experiment(folder, n)
     os.chdir(folder)
     cell, base = (next(c for c in all_cells if c.spec["method"] == method) for method in ("sjd", "ar"))
@@ -191,7 +191,7 @@ def store_cell(cell: Cell, here: Path) -> dict[str, Any]:
 
 
 def measure_cell(settings: Config, here: Path, base: Path) -> dict[str, Any]:
-    """Compute the metrics of a cell, and its paired tests, from laws and pictures that are there."""
+    """Compute the metrics of a cell, and its paired tests, from distributions and images that are there."""
     from parity.equality.layers import CellFiles, run_layer
     from parity.measure.__main__ import measure
 
@@ -200,8 +200,8 @@ def measure_cell(settings: Config, here: Path, base: Path) -> dict[str, Any]:
     )
     manifest = Path(next(iter(paths.manifests(settings).values())))
     reference = next(Path("results/reference/discrete").rglob("*.npz"))
-    files = {"shards": [here / "shards/0-of-1.npz"], "pictures": [here / "pictures/0-of-1.npz"]}
-    files |= {"laws": here / "laws.npz", "checkpoint": manifest, "reference": reference}
+    files = {"shards": [here / "shards/0-of-1.npz"], "image_files": [here / "pictures/0-of-1.npz"]}
+    files |= {"probs_file": here / "laws.npz", "checkpoint": manifest, "reference": reference}
     measure("discrete", here, **files)
     arrays = read_arrays(here / "features.npz")
     rolled = {name: column if name == "ids" else np.roll(column, 1, 0) for name, column in arrays.items()}
@@ -219,24 +219,25 @@ def find_cell(settings: Config, here: Path) -> Cell:
 
 
 def test_cell(here: Path) -> dict[str, Any]:
-    """Run the battery on a cell's tokens, and the test of rows that depend, under one law that stands for all."""
+    """Run the battery on a cell's tokens, and the test of rows that depend, under one distribution that stands for
+    all."""
     import torch
     from parity_certify.teacher_forced import assign_slots, run_battery
 
     from parity.equality.row_dependence import RowDependence
 
     shard = read_shard(here / "shards/0-of-1.npz")
-    law = torch.full((shard.tokens.shape[1], VOCAB), 1 / VOCAB)
+    probs = torch.full((shard.tokens.shape[1], VOCAB), 1 / VOCAB)
     dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step)
 
-    def compute_laws(first: int, end: int) -> torch.Tensor:
-        """Return the law for rows first to end - 1."""
-        p = law.expand(end - first, -1, -1)
+    def compute_probs(first: int, end: int) -> torch.Tensor:
+        """Return the distribution for rows first to end - 1."""
+        p = probs.expand(end - first, -1, -1)
         dependence.add(first, p)
         return p
 
     rng = np.random.default_rng(0)
-    run_battery(shard.tokens, compute_laws, 16, rng=rng, slot=assign_slots(shard.step), chunk=16, strict=False)
+    run_battery(shard.tokens, compute_probs, 16, rng=rng, slot=assign_slots(shard.step), chunk=16, strict=False)
     dependence.make_row(model="", method="", seed=0)
     return {}
 
@@ -255,7 +256,7 @@ def run_alone(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
 
 
 def measure_parts(folder: Path, images: list[int], times: list[int], only: list[str]) -> Iterator[dict[str, Any]]:
-    """Measure each part at each number of pictures and each length in a process of its own; yield a row each."""
+    """Measure each part at each number of images and each length in a process of its own; yield a row each."""
     for n, longer in itertools.product(images, times):
         planned = write_experiment(folder, n, min(JOBS, n))
         own = [sys.executable, __file__, str(folder), "--images", str(n), "--times", str(longer), "--run"]
@@ -276,7 +277,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 5000, 30_000])
-    parser.add_argument("--times", type=int, nargs="+", default=[1], help="times 256 tokens of a picture")
+    parser.add_argument("--times", type=int, nargs="+", default=[1], help="times 256 tokens of an image")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--run", choices=(*PARTS, "copy"), default="", help="run one part in this process")
     parser.add_argument("--keep", default="", help="name of the table in docs/figures")

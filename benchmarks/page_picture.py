@@ -1,4 +1,4 @@
-"""A picture of the first screen of a page, for the README; needs Chromium.
+"""An image of the first screen of a page, for the README; needs Chromium.
 
 python benchmarks/page_picture.py results/default/report.html [--out docs/page.png] [--width 1200] [--height 1000]
 """

@@ -1,9 +1,9 @@
-"""What `coupled` has drawn after some rounds, beside plain decoding: the picture of docs/explanation/heads.md.
+"""What `coupled` has drawn after some rounds, beside plain decoding: the image of docs/explanation/heads.md.
 
     python benchmarks/rounds.py [--images 4] [--after 1 2 4 8] [--out docs/rounds.png] ['coupled: {reads: drafts}']
 
 A row an image. On the left plain decoding under the noise that the decoder begins with; then the tokens of all places
-after so many rounds, final or not; then the image it returns. Embedded MAR, T = 25.
+after this many rounds, final or not; then the image it returns. Embedded MAR, T = 25.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from PIL import Image, ImageDraw
 from parity.base.row_noise import batch_noise
 from parity.decode import loop
 
-SCALE = 2  # times that pictures are enlarged
-GAP = 6  # pixels between pictures
-HEAD = 18  # pixels above the pictures, for the names of columns
+SCALE = 2  # times that images are enlarged
+GAP = 6  # pixels between images
+HEAD = 18  # pixels above the images, for the names of columns
 
 
 def record_rounds(steps: Iterator[Draw], standing: list[torch.Tensor]) -> Iterator[Draw]:
@@ -31,15 +31,15 @@ def record_rounds(steps: Iterator[Draw], standing: list[torch.Tensor]) -> Iterat
         yield step
 
 
-def draw_sheet(pictures: dict[str, np.ndarray]) -> Image.Image:
-    """Draw a sheet with a column for each name, and pictures uint8 [n, H, W, 3] below it."""
-    n, H, W, _ = next(iter(pictures.values())).shape
+def draw_sheet(images: dict[str, np.ndarray]) -> Image.Image:
+    """Draw a sheet with a column for each name, and images uint8 [n, H, W, 3] below it."""
+    n, H, W, _ = next(iter(images.values())).shape
     width = SCALE * W + GAP
     height = SCALE * H + GAP
-    sheet = Image.new("RGB", (width * len(pictures) + GAP, HEAD + height * n), "white")
-    for column, (name, images) in enumerate(pictures.items()):
+    sheet = Image.new("RGB", (width * len(images) + GAP, HEAD + height * n), "white")
+    for column, (name, pixels) in enumerate(images.items()):
         ImageDraw.Draw(sheet).text((GAP + column * width, 3), name, fill="black")
-        for row, image in enumerate(images):
+        for row, image in enumerate(pixels):
             large = Image.fromarray(image).resize((SCALE * W, SCALE * H), Image.Resampling.NEAREST)
             sheet.paste(large, (GAP + column * width, HEAD + row * height))
     return sheet
@@ -62,8 +62,8 @@ def main() -> None:
         result = loop.import_kind("continuous").record(model, start, record_rounds(steps, standing))
         for number in a.after[: len(standing)]:
             raster = write(torch.zeros_like(standing[0]), start.order, standing[number - 1])
-            columns[f"after {number} of {len(standing)}"] = loaded.pictures(raster)
-        columns["coupled" if variant else "plain"] = loaded.pictures(result.tokens)
+            columns[f"after {number} of {len(standing)}"] = loaded.images(raster)
+        columns["coupled" if variant else "plain"] = loaded.images(result.tokens)
     draw_sheet(columns).save(a.out, optimize=True)
 
 

@@ -63,9 +63,11 @@ def write_network(folder: Path) -> None:
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
 
 
-def draw(model: Any, draft: Any, name: str, prompt: list[int], length: int, seed: int, law: dict[str, float]) -> Any:
+def draw(
+    model: Any, draft: Any, name: str, prompt: list[int], length: int, seed: int, sampling: dict[str, float]
+) -> Any:
     """Draw `length` tokens after a prompt by a method. Returns tokens, passes of the target and CPU-seconds."""
-    keywords: dict[str, Any] = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "pad_token_id": 0, **law}
+    keywords: dict[str, Any] = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "pad_token_id": 0, **sampling}
     ids = torch.tensor([prompt])
     keywords["attention_mask"] = torch.ones_like(ids)
     if name in THEIRS:
@@ -90,7 +92,7 @@ def draw(model: Any, draft: Any, name: str, prompt: list[int], length: int, seed
 
 
 def judge(
-    folder: Path, prompts: list[list[int]], texts: list[list[int]], law: dict[str, float], dtype: str
+    folder: Path, prompts: list[list[int]], texts: list[list[int]], sampling: dict[str, float], dtype: str
 ) -> tuple[str, float]:
     """Judge texts that were drawn in a dtype, cut into pieces. Returns the verdict and the smallest p."""
     size = TOKENS * len(prompts) // PIECES
@@ -102,14 +104,14 @@ def judge(
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "texts.jsonl"
         file.write_text("\n".join(lines) + "\n")
-        found = certify_texts(folder, file, options=dict(law), dtype=dtype, tell=lambda _: None)
+        found = certify_texts(folder, file, options=dict(sampling), dtype=dtype, tell=lambda _: None)
     smallest = min(row["p_holm"] for row in found.rows if row["decides"] and row["p_holm"] is not None)
     return found.verdict.kind, float(smallest)
 
 
-def measure(folder: Path, dtype: str, law: str, methods: list[str], each: int) -> list[dict[str, Any]]:
-    """Measure methods in one dtype at one law, on so many beginnings of texts, STARTS of docs/example_texts.py, and as
-    many of REPEATING; a row a method."""
+def measure(folder: Path, dtype: str, sampling: str, methods: list[str], each: int) -> list[dict[str, Any]]:
+    """Measure methods in one dtype at one distribution, on this many beginnings of texts, STARTS of
+    docs/example_texts.py, and as many of REPEATING; a row a method."""
     example = runpy.run_path(str(EXAMPLE))
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     draft = example["round_matrices"](model)
@@ -121,22 +123,22 @@ def measure(folder: Path, dtype: str, law: str, methods: list[str], each: int) -
     prompts = [tokenizer(text)["input_ids"] for text in (*example["STARTS"][:each], *REPEATING[:each])]
     names = list(dict.fromkeys(["generate()", "ar", *methods]))
     for name in names:  # warm
-        draw(model, draft, name, prompts[0], 8, 0, LAWS[law])
+        draw(model, draft, name, prompts[0], 8, 0, LAWS[sampling])
     drawn: dict[str, list[Any]] = {name: [] for name in names}
     for i, prompt in enumerate(prompts):
         for name in names[i % len(names) :] + names[: i % len(names)]:
-            drawn[name].append(draw(model, draft, name, prompt, TOKENS, i, LAWS[law]))
+            drawn[name].append(draw(model, draft, name, prompt, TOKENS, i, LAWS[sampling]))
     rows = []
     verdicts: dict[str, tuple[str, float]] = {}
     for name in names:
         texts, passes, seconds = (list(column) for column in zip(*drawn[name], strict=True))
         if (key := json.dumps(texts)) not in verdicts:
-            verdicts[key] = judge(folder, prompts, texts, LAWS[law], dtype)
+            verdicts[key] = judge(folder, prompts, texts, LAWS[sampling], dtype)
         verdict, p = verdicts[key]
         plain = sum(cost for _, _, cost in drawn["generate()"])
         equal = sum(text == right for text, (right, _, _) in zip(texts, drawn["ar"], strict=True))
         rows.append({
-            "label": f"{name}, {dtype}, {law}", "method": name, "dtype": dtype, "law": law,
+            "label": f"{name}, {dtype}, {sampling}", "method": name, "dtype": dtype, "law": sampling,
             "open": sum(passes[:each]) / each / TOKENS, "repeating": sum(passes[each:]) / each / TOKENS,
             "seconds": sum(seconds),
             "ratio": sum(seconds) / plain, "equal": equal, "rows": len(texts), "verdict": verdict, "p": p,
@@ -152,10 +154,10 @@ def run(a: Namespace) -> list[dict[str, Any]]:
         write_network(folder)
     rows: list[dict[str, Any]] = []
     for dtype in a.dtypes:
-        for law in a.laws:
-            file = WORK / f"{dtype}-{list(LAWS).index(law)}-{a.each}.json"
+        for sampling in a.laws:
+            file = WORK / f"{dtype}-{list(LAWS).index(sampling)}-{a.each}.json"
             if not file.exists():
-                write_json(file, measure(folder, dtype, law, a.methods, a.each))
+                write_json(file, measure(folder, dtype, sampling, a.methods, a.each))
             rows += json.loads(file.read_text())
     return rows
 

@@ -4,8 +4,8 @@
                                                 [--keep speculator-sizes]
 
 Writes the networks to FOLDER (4 GB). Each speculator is trained for 20 steps by `parity train`, whose process is killed
-after a checkpoint, and which then goes on; `parity generate --compare ar` draws a picture with it. What was asked of
-memory and what the process took stand side by side, with the CPU-seconds of all. A picture has SIDES x SIDES tokens,
+after a checkpoint, and which then goes on; `parity generate --compare ar` draws an image with it. What was asked of
+memory and what the process took stand side by side, with the CPU-seconds of all. An image has SIDES x SIDES tokens,
 for a pass over them costs a core a second or more. Rows that were measured are kept in FOLDER, and not measured again.
 """
 
@@ -37,7 +37,7 @@ FLAGS = ("--steps", "20", "--batch", "2", "--images", "8", "--drawn", "4", "--de
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}
 NODES = {"mtj_heads": {"window": 8, "branches": 8}, "mtj_draft": {"window": 8, "branches": 8, "rounds": 1}}
 NODES["eagle"] = {"total": 15, "depth": 3, "top_k": 4}
-SIDES = {"llamagen-b": 8, "janus": 4}  # of a picture, in tokens
+SIDES = {"llamagen-b": 8, "janus": 4}  # of an image, in tokens
 CASES: dict[str, tuple[str, str, str, dict[str, Any], tuple[str, ...]]] = {
     # the stand-in, dtype, prompts, sampling, speculators
     "llamagen-b": ("llamagen_c2i", "float32", "classes:1000", {"guidance": 4.0, "top_k": 2000}, tuple(METHODS)),
@@ -78,7 +78,7 @@ def run(words: list[str], folder: Path, log: Path, until: Path | None = None) ->
 
 
 def measure(name: str, kind: str, folder: Path) -> dict[str, Any]:
-    """Train a speculator of a case, killed once, and draw a picture with it; return the row of the table."""
+    """Train a speculator of a case, killed once, and draw an image with it; return the row of the table."""
     file = write_experiment(name, folder)
     out, log = folder / "speculators", folder / f"{kind}.log"  # of one folder, so they share the rows drawn
     log.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ def main() -> None:
         passes = []
         for generator in (shipped, trained):
             made = generator.generate(captions, method=method, seed=0, batch=len(captions), **OPTIONS[method])
-            passes.append(np.array([picture.passes for picture in made]))
+            passes.append(np.array([image.passes for image in made]))
         old, new = passes
         ratio = new.mean() / old.mean()
         spread = 1.96 * (new - ratio * old).std(ddof=1) / len(old) ** 0.5 / old.mean()

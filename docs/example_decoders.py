@@ -4,7 +4,7 @@
     parity certify decoder docs/example_decoders.py:hasty
 
 Both draft two tokens at a time uniformly at random, and verify them in one pass of the target. `hasty` differs in one
-expression: it replaces a rejected draft by a draw from p, where the law must be what p has more of than q,
+expression: it replaces a rejected draft by a draw from p, where the distribution must be what p has more of than q,
 max(0, p - q).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import torch
 from parity_decoders.steps import Step
-from parity_decoders.verification import race, residual
+from parity_decoders.verification import residual, sample_token
 from torch import Tensor
 
 CLAIM = "lossless"
@@ -34,7 +34,7 @@ def _draft_two(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:
 
         u = noise.uniform("accept", index)
         accepted = u * q.gather(-1, draft[..., None])[..., 0] < p.gather(-1, draft[..., None])[..., 0]
-        correction = race(residual(p, q) if correct else p, noise.exponential("sample", index, V))
+        correction = sample_token(residual(p, q) if correct else p, noise.exponential("sample", index, V))
         tokens = torch.where(accepted, draft, correction)
         n_kept = torch.where(accepted[:, 0], 2, 1).minimum(L - position)
         yield Step(tokens, n_kept, position)

@@ -61,12 +61,12 @@ def draw_texts(folder: Path, file: Path, texts: int, length: int, factor: float,
         caches = [None, None]  # of the target and of the draft model
         drawn: list[torch.Tensor] = []
         while len(drawn) < length:
-            laws = []
+            probs = []
             for k, model in enumerate(models):
                 out = model(feed, past_key_values=caches[k], use_cache=True, logits_to_keep=1)
                 caches[k] = out.past_key_values
-                laws.append(out.logits[:, -1].softmax(-1))
-            p, q = laws
+                probs.append(out.logits[:, -1].softmax(-1))
+            p, q = probs
             draft = torch.multinomial(q, 1)
             accepted = torch.rand(len(draft), 1) < factor * p.gather(1, draft) / q.gather(1, draft)
             correction = torch.multinomial((p - q).clamp(min=0) + 1e-12 * p, 1)

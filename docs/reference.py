@@ -124,7 +124,8 @@ def write_configuration() -> str:
 def write_decoders() -> str:
     """Write every decoder with its claim, source and options."""
     top = make_schema()
-    text = "# Decoders\n\nClaim: what is said of the law, and by whom. What was measured is on the page of a run.\n"
+    text = "# Decoders\n\n"
+    text += "Claim: what is said of the distribution, and by whom. What was measured is on the page of a run.\n"
     for kind, section in KINDS.items():
         variants = top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"]["properties"]
         text += f"\n## {TITLES[kind]}: section `{section}`\n"

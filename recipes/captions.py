@@ -3,7 +3,7 @@
     python -m recipes.captions plain --count 100 --out prompts/plain.txt
     python -m recipes.captions detailed --count 100 --out prompts/detailed.txt
 
-The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns and pictures full of detail.
+The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns and images full of detail.
 Both sets follow the grammar of the training captions and are held out from training.
 """
 

@@ -22,15 +22,15 @@ from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, LATENTS, KLConfig, fold, load
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.xar import XARConfig, XARNet
-from parity.models.discrete.vq import to_pictures
+from parity.models.discrete.vq import to_images
 from parity.train.loop import Job, Recipe, reduce_precision
 from recipes.data import (
     UNCONDITIONAL,
     compute_reconstruction_error,
     draw_autoencoder_batch,
-    draw_class_pictures,
-    draw_pictures,
-    encode_class_pictures,
+    draw_class_images,
+    draw_images,
+    encode_class_images,
 )
 
 KL_CONFIG = KLConfig(
@@ -41,8 +41,8 @@ KL_WEIGHT = 3e-4  # weight of the KL divergence, a mean over latent entries; at 
 
 def kl(job: Job) -> Recipe:
     """Make the recipe of the KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the mean absolute error
-    on held-out pictures; the weights' header has the scale that gives latents a deviation of one."""
-    _, pixels = draw_pictures(job)
+    on held-out images; the weights' header has the scale that gives latents a deviation of one."""
+    _, pixels = draw_images(job)
     torch.manual_seed(job.seed)
     net = KL(KL_CONFIG).to(memory_format=torch.channels_last)
 
@@ -65,9 +65,9 @@ def kl(job: Job) -> Recipe:
         return value + KL_WEIGHT * nats, figures
 
     def finish():
-        """Measure error and deviation of latents on 256 held-out pictures; return them and the configuration."""
+        """Measure error and deviation of latents on 256 held-out images; return them and the configuration."""
         net.eval()
-        batches = to_pictures(draw_pictures(job, test=True)[1][:256]).split(64)
+        batches = to_images(draw_images(job, test=True)[1][:256]).split(64)
         z = [net.encode(batch) for batch in batches]
         l1 = torch.cat([(net.decode(t) - batch).abs() for t, batch in zip(z, batches, strict=True)]).mean()
         deviation = torch.cat(z).std()
@@ -83,8 +83,8 @@ def classifier(job: Job) -> Recipe:
 
     Its log ends with the accuracy on held-out captions, as drawn and through `kl`.
     """
-    labels, _, pixels = draw_class_pictures(job)
-    tokens, _ = encode_class_pictures(job)
+    labels, _, pixels = draw_class_images(job)
+    tokens, _ = encode_class_images(job)
     tokenizer = load(job.find_weights("kl"))
     torch.manual_seed(job.seed)
     net = Classifier().to(memory_format=torch.channels_last)
@@ -96,10 +96,10 @@ def classifier(job: Job) -> Recipe:
         with reduce_precision():
             with torch.no_grad():
                 decoded = tokenizer.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
-            x = torch.cat([to_pictures(pixels[chosen[:half]]), decoded])
+            x = torch.cat([to_images(pixels[chosen[:half]]), decoded])
             if rng.random() < 0.5:
                 x = x.flip(3)  # mirroring keeps the class, as every shape is its own mirror image
-            # Random shifts, because the things that models draw are not always where training pictures have them.
+            # Random shifts, because the things that models draw are not always where training images have them.
             x = torch.roll(x, tuple(rng.integers(-6, 7, 2)), (2, 3)).to(memory_format=torch.channels_last)
             logits = net(x).float()
         targets = torch.from_numpy(labels[chosen])
@@ -107,10 +107,10 @@ def classifier(job: Job) -> Recipe:
         return F.cross_entropy(logits, targets, label_smoothing=0.05), {"right": right}
 
     def finish():
-        """Measure the accuracy on held-out pictures, as drawn and through `kl`; return it and the names of classes."""
+        """Measure the accuracy on held-out images, as drawn and through `kl`; return it and the names of classes."""
         net.eval()
-        targets, _, pixels = draw_class_pictures(job, test=True)
-        x = to_pictures(pixels)
+        targets, _, pixels = draw_class_images(job, test=True)
+        x = to_images(pixels)
         scores = {
             "held_out_accuracy": net(x),
             "held_out_accuracy_through_kl": net(tokenizer.decode(tokenizer.encode(x))),
@@ -197,13 +197,13 @@ def compute_mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.ra
     with use_bf16():
         noisy = tokens + MIXTURE_NOISE * noise
         z = net(noisy[:, :-1], labels)
-        return -net.law(z.flatten(0, 1)).log_density(noisy.flatten(0, 1)).mean() / noisy.shape[-1]
+        return -net.distribution(z.flatten(0, 1)).log_density(noisy.flatten(0, 1)).mean() / noisy.shape[-1]
 
 
-def encode_captioned_pictures(job: Job, test: bool) -> tuple[Tensor, Tensor]:
-    """Encode class-conditional Scenes: pictures [n, L, D] float32, and captions' token ids [n, PREFIX], -1 padding."""
-    ids, valid = encode_ids(draw_class_pictures(job, test)[1], PREFIX)
-    return encode_class_pictures(job, test)[0], ids.masked_fill(valid == 0, -1)
+def encode_captioned_images(job: Job, test: bool) -> tuple[Tensor, Tensor]:
+    """Encode class-conditional Scenes: images [n, L, D] float32, and captions' token ids [n, PREFIX], -1 padding."""
+    ids, valid = encode_ids(draw_class_images(job, test)[1], PREFIX)
+    return encode_class_images(job, test)[0], ids.masked_fill(valid == 0, -1)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Family:
     stream: int
     tested: tuple[tuple[int, ...], ...]  # seeds of the random draws over which the held-out loss is averaged
     hidden: str = r"_blocks\."
-    data: Callable[[Job, bool], tuple[Tensor, Tensor]] = encode_class_pictures
+    data: Callable[[Job, bool], tuple[Tensor, Tensor]] = encode_class_images
     unconditional: float = UNCONDITIONAL
 
 
@@ -249,7 +249,7 @@ FAMILIES = {
         stream=12,
         tested=((0, 13), (1, 13)),
         hidden=r"_blocks\.|\.layers\.",
-        data=encode_captioned_pictures,
+        data=encode_captioned_images,
     ),
     "gmm": Family(
         GMMNet,
@@ -266,7 +266,7 @@ FAMILIES = {
 
 def make_pair_recipe(job: Job) -> Recipe:
     """Make the recipe of a family's target, or of its draft model if the job's name ends in "-draft". Its log: the loss
-    on training and held-out pictures. The weights' header has the digest of `kl`, whose latents both must draw."""
+    on training and held-out images. The weights' header has the digest of `kl`, whose latents both must draw."""
     family = FAMILIES[job.name.removesuffix("-draft")]
     tokens, conditions = family.data(job, False)
     test = family.data(job, True)
@@ -284,7 +284,7 @@ def make_pair_recipe(job: Job) -> Recipe:
         return family.loss(net, tokens[rows], condition, rng), {}
 
     def measure_held_out():
-        """Measure the family's loss on the held-out pictures, averaged over the draws of `family.tested`."""
+        """Measure the family's loss on the held-out images, averaged over the draws of `family.tested`."""
         draws = (np.random.default_rng([job.seed, *stream]) for stream in family.tested)
         return {"held_out": float(np.mean([family.loss(net, *test, rng).item() for rng in draws]))}
 

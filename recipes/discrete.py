@@ -14,12 +14,12 @@ from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_speculator
 from parity.models.discrete.prompts import compute_features
 from parity.models.discrete.t5 import make_t5_encoder, pad_left
-from parity.models.discrete.vq import VQ, VQConfig, to_pictures
+from parity.models.discrete.vq import VQ, VQConfig, to_images
 from parity.train.loop import Job, Recipe, reduce_precision
 from parity.train.losses import guide, measure_speculator
 from parity.train.speculators import HIDDEN, STREAM, initialise
 from recipes import data
-from recipes.data import UNCONDITIONAL, draw_pictures, encode_scenes
+from recipes.data import UNCONDITIONAL, draw_images, encode_scenes
 
 VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, norm_groups=8)
 
@@ -27,7 +27,7 @@ VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_bl
 def vq(job: Job) -> Recipe:
     """Make the recipe of LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment
     losses, number of codes in use."""
-    _, pixels = draw_pictures(job)
+    _, pixels = draw_images(job)
     torch.manual_seed(job.seed)
     net = VQ(VQ_CONFIG).to(memory_format=torch.channels_last)
     codebook = net.quantize.embedding.weight
@@ -37,7 +37,7 @@ def vq(job: Job) -> Recipe:
 
     @torch.compile
     def reconstruct(x):
-        """Compute latents, nearest codes, their numbers, and the decoded pictures (straight-through gradients)."""
+        """Compute latents, nearest codes, their numbers, and the decoded images (straight-through gradients)."""
         z = net.latents(x)
         codes = net.quantize.codes.float()
         tokens = (z @ codes.T).argmax(-1)
@@ -147,14 +147,14 @@ LLAMAGEN = LlamaGenConfig(
 LLAMAGENS = {
     "llamagen": LLAMAGEN,
     "draft": replace(LLAMAGEN, dim=128, layers=3, heads=2, multiple_of=32),  # a draft model shares its target's tokens
-    "llamagen8": replace(LLAMAGEN, grid=8),  # llamagen8 draws pictures of half the side, 32x32
+    "llamagen8": replace(LLAMAGEN, grid=8),  # llamagen8 draws images of half the side, 32x32
 }
 
 
 def encode_captioned_scenes(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Encode Scenes, the first 256 held-out ones if `test`: token ids and masks [n, PREFIX] of captions, and the tokens
-    [n, grid^2] of pictures."""
-    captions = draw_pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
+    [n, grid^2] of images."""
+    captions = draw_images(job, test)[0][: data.TOKENS_TESTED if test else None]
     return *encode_ids(captions, PREFIX), encode_scenes(job, grid, test)
 
 
@@ -218,10 +218,10 @@ SCALES = 1.0, 3.0  # bounds of the guidance scale that is drawn for each row whe
 
 
 def speculator(job: Job) -> Recipe:
-    """Make the recipe of a speculator of the trained `llamagen`: a draft model or heads, which learn its guided law
-    (distillation for speculative decoding: Zhou et al. 2024) at scales drawn uniformly from SCALES, or EAGLE's drafter,
-    which learns the laws of rows, a few without captions. Its log: Kullback-Leibler divergences in nats per token, in
-    the end on held-out captions, at the mean scale."""
+    """Make the recipe of a speculator of the trained `llamagen`: a draft model or heads, which learn its guided
+    distribution (distillation for speculative decoding: Zhou et al. 2024) at scales drawn uniformly from SCALES, or
+    EAGLE's drafter, which learns the distributions of rows, a few without captions. Its log: Kullback-Leibler
+    divergences in nats per token, in the end on held-out captions, at the mean scale."""
     ids, valid, tokens = (x.to(job.device) for x in encode_captioned_scenes(job, LLAMAGEN.grid))
     tested = [x.to(job.device) for x in encode_captioned_scenes(job, LLAMAGEN.grid, test=True)]
     target, t5 = (net.to(job.device) for net in load_target(job))
@@ -243,13 +243,15 @@ def speculator(job: Job) -> Recipe:
             prompts = embed_conditions(model, e, v, guided)
             return prompts if guided else prompts._replace(prefix=model.cls_embedding(e, dropped))
 
-        def law(output, features):
+        def probs(output, features):
             return (guide(output, features, scale) if guided else output(features).float()).log_softmax(-1)
 
         tokens = tokens.repeat(2 if guided else 1, 1)
         with torch.no_grad():
             features = run(target, embed(target), tokens[:, :-1])
-        return measure_speculator(job.name, net, target, embed, tokens, features, (law, law), LLAMAGEN.grid, run=run)
+        return measure_speculator(
+            job.name, net, target, embed, tokens, features, (probs, probs), LLAMAGEN.grid, run=run
+        )
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch)).to(job.device)
@@ -273,8 +275,8 @@ def speculator(job: Job) -> Recipe:
 
 def clip(job: Job) -> Recipe:
     """Make the recipe of the embedded CLIP, an open_clip model from a custom configuration. Its log ends with the
-    held-out retrieval rate: the share of pictures whose caption is the nearest of 100."""
-    captions, pixels = draw_pictures(job)
+    held-out retrieval rate: the share of images whose caption is the nearest of 100."""
+    captions, pixels = draw_images(job)
     ids, _ = encode_ids(captions, CONTEXT)
     torch.manual_seed(job.seed)
     net = build()
@@ -283,11 +285,11 @@ def clip(job: Job) -> Recipe:
         """Compute the symmetric contrastive loss of a random batch. Figures: the retrieval rate and the logit scale."""
         rows = rng.integers(0, len(pixels), job.batch)
         with reduce_precision():
-            image = F.normalize(net.encode_image(to_pictures(pixels[rows])).float(), dim=-1)
+            image = F.normalize(net.encode_image(to_images(pixels[rows])).float(), dim=-1)
             text = F.normalize(net.encode_text(ids[rows]).float(), dim=-1)
         logits = net.logit_scale.exp().clamp(max=100) * image @ text.T
         is_equal = torch.from_numpy((ids[rows][:, None] == ids[rows][None]).all(-1).numpy())
-        # Two pictures with equal captions are not negatives of each other, so their logits are masked.
+        # Two images with equal captions are not negatives of each other, so their logits are masked.
         logits = logits.masked_fill(is_equal & ~torch.eye(job.batch, dtype=torch.bool), float("-inf"))
         labels = torch.arange(job.batch)
         value = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
@@ -297,11 +299,11 @@ def clip(job: Job) -> Recipe:
     def finish():
         """Measure the retrieval rate on batches of 100 distinct held-out captions; return it and the configuration."""
         net.eval()
-        captions, pixels = draw_pictures(job, test=True)
+        captions, pixels = draw_images(job, test=True)
         distinct = list({caption: i for i, caption in enumerate(captions)}.values())
         hits = []
         for batch in (distinct[i : i + 100] for i in range(0, len(distinct) - 99, 100)):
-            image = F.normalize(net.encode_image(to_pictures(pixels[batch])), dim=-1)
+            image = F.normalize(net.encode_image(to_images(pixels[batch])), dim=-1)
             text = F.normalize(net.encode_text(encode_ids([captions[i] for i in batch], CONTEXT)[0]), dim=-1)
             hits.append(((image @ text.T).argmax(1) == torch.arange(100)).float().mean().item())
         return {"retrieval": float(np.mean(hits))}, MODEL_CONFIG

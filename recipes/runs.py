@@ -17,8 +17,8 @@ from parity.train.cards import format_log
 INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # of Snakemake
 HELD_OUT = "captions whose hash is 0 modulo 8 held out"
 DATA = {
-    "scenes": f"Scenes, {{:,}} procedural pictures (src/parity/embedded/scenes.py); {HELD_OUT}",
-    "classes": f"class-conditional Scenes, {{:,}} procedural pictures (src/parity/embedded/classes.py); {HELD_OUT}",
+    "scenes": f"Scenes, {{:,}} procedural images (src/parity/embedded/scenes.py); {HELD_OUT}",
+    "classes": f"class-conditional Scenes, {{:,}} procedural images (src/parity/embedded/classes.py); {HELD_OUT}",
     "texts": "Stories and Snippets, {:,} procedural texts of 128 words (src/parity/embedded/stories.py); pairs"
     " (happening, thing) and (first step, second step) whose hash is 0 modulo 8 held out",
 }
@@ -48,23 +48,23 @@ SIZES = {  # a recipe's kind of model, data, examples, steps, batch, threads, an
 }
 ON_DEVICES = ("llamagen", "llamagen8", "draft", "heads", "drafter")  # these recipes also run on a GPU
 CARDS = {  # the first paragraph of each recipe's model card
-    "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
+    "vq": "Image tokenizer: LlamaGen's VQ at small scale. Images 64x64 to 16x16 tokens and back.",
     "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
     " (recipe `text`).",
     "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
     "draft": "Draft model of `llamagen`, for speculative sampling: the same architecture, smaller, taught the target's"
-    " guided law.",
-    "heads": "Heads of `llamagen` that continue its features to the right and downwards, taught its guided law; the"
-    " header names the target by its SHA-256.",
-    "llamagen8": "Autoregressive transformer over 8x8 tokens: `llamagen` in all but the grid, on pictures reduced to"
+    " guided distribution.",
+    "heads": "Heads of `llamagen` that continue its features to the right and downwards, taught its guided"
+    " distribution; the header names the target by its SHA-256.",
+    "llamagen8": "Autoregressive transformer over 8x8 tokens: `llamagen` in all but the grid, on images reduced to"
     " 32x32 by 2x2 means.",
     "drafter": "EAGLE drafter of `llamagen`: one layer that continues its features; the header names the target by its"
     " SHA-256.",
     "clip": "CLIP (open_clip, custom configuration) for CLIP-score and as the feature extractor of FID, KID, precision"
     " and recall.",
-    "kl": "Image tokenizer: a KL autoencoder (MAR's KL-16 at small scale). Pictures 64x64 to 8x8 tokens of 16 numbers"
+    "kl": "Image tokenizer: a KL autoencoder (MAR's KL-16 at small scale). Images 64x64 to 8x8 tokens of 16 numbers"
     " and back.",
-    "classifier": "Scenes classifier: which of 60 shapes and colours a picture of one large plain thing shows; for the"
+    "classifier": "Scenes classifier: which of 60 shapes and colours an image of one large plain thing shows; for the"
     " Inception Score and class accuracy.",
     "mar": "MAR at small scale, class-conditional, over the tokens of `kl`: the target.",
     "mar-draft": "Draft model of `mar`: the same architecture, a quarter of the parameters.",

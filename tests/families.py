@@ -24,7 +24,7 @@ ROWS = {
     "chameleon": {"rows": 4, "columns": 6},
     "emu3": {"rows": 5, "columns": 3},
     "emu3p5": {"rows": 3},
-}  # some pictures are not square
+}  # some images are not square
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # captions of different lengths
 
 
@@ -92,8 +92,8 @@ class FamilyPair:
 
     @torch.inference_mode()
     def compute_logits(self, tokens: Tensor, which: str = "words", rows: Any = slice(None)) -> Tensor:
-        """Compute transformers' logits [B, n + 1, C] of positions 0 to n in one pass, given tokens [B, n] behind the
-        captions `rows`, or behind negative prompts if `which` is "negative"."""
+        """Compute transformers' logits [B, n + 1, C] of positions 0 to n in one pass, given tokens [B, n] after the
+        captions `rows`, or after negative prompts if `which` is "negative"."""
         valid = self.inputs["valid" if which == "words" else f"{which}_valid"][rows]
         words = self.language.get_input_embeddings()(self.inputs[which][rows])
         mask = torch.cat([valid, torch.ones_like(tokens)], 1)
@@ -133,6 +133,6 @@ def load_pair(layout: str, folder: Path, **changed: Any) -> FamilyPair:
 def decode_rows(model: Network, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
     """Decode rows with a method; each row has the noise of its number in `rows`."""
     start = torch.zeros(len(rows), dtype=torch.int64)
-    law = Sampled(model, sampling)
+    probs = Sampled(model, sampling)
     noise = counted_noise(1, rows, dtype=torch.float64)
-    return record(law, start, decoder(law, start, noise=noise, **options))
+    return record(probs, start, decoder(probs, start, noise=noise, **options))

@@ -103,7 +103,7 @@ def get_smallest_options(kind: str, method: str) -> dict[str, Any]:
 
 
 def make_table(vocab: int, length: int, seed: int = 0, pair: bool = False, scale: float = 1.5) -> torch.Tensor:
-    """Make a random table of logits for a tabular model; with `pair` laws depend on the last two tokens."""
+    """Make a random table of logits for a tabular model; with `pair` distributions depend on the last two tokens."""
     return random_table(vocab, length, torch.Generator().manual_seed(seed), scale, pair)
 
 
@@ -112,7 +112,7 @@ def decode_table(
     width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, drafts=None, **method_options,
 ) -> Decoded:  # fmt: skip
     """Decode `rows` sequences of a tabular model by a method or its name, row b with the noise of number b. `logits` is
-    its table, `drafts` that of its draft model, `width` its picture's."""
+    its table, `drafts` that of its draft model, `width` its image's."""
     method = import_decoder("discrete", method) if isinstance(method, str) else method
     model: Any = TabularModel(logits, length, rows, width=width, forced=forced, drafts=drafts)
     if sampling is not None or forced is not None:
@@ -122,8 +122,8 @@ def decode_table(
     return record(model, start, method(model, start, noise=noise, **method_options))
 
 
-def compute_law(logits: torch.Tensor, vocab: int, length: int) -> torch.Tensor:
-    """Compute the law of a tabular model's sequences [vocab^length], first token most significant."""
+def compute_probs(logits: torch.Tensor, vocab: int, length: int) -> torch.Tensor:
+    """Compute the distribution of a tabular model's sequences [vocab^length], first token most significant."""
     return compute_joint(TabularModel(logits, length, vocab**length), vocab, length)
 
 
@@ -134,9 +134,10 @@ def count_sequences(tokens: torch.Tensor, vocab: int) -> torch.Tensor:
     return torch.bincount(code, minlength=vocab**length).double()
 
 
-def compute_p_value(observed: torch.Tensor, law: torch.Tensor) -> float:
-    """Test counts against the exact law by chi-square, with cells below ten pooled; 0 for an impossible sequence."""
-    o, e = observed.numpy(), law.numpy() * float(observed.sum())
+def compute_p_value(observed: torch.Tensor, probs: torch.Tensor) -> float:
+    """Test counts against the exact distribution by chi-square, with cells below ten pooled; 0 for an impossible
+    sequence."""
+    o, e = observed.numpy(), probs.numpy() * float(observed.sum())
     if o[e == 0].any():
         return 0.0
     big = e >= 10
@@ -181,5 +182,5 @@ def keep_drafts(models: Pair, start: Any, *, noise: Noise) -> Iterator[Any]:
 
 def make_mixtures(rows: int, length: int = 5, dim: int = 2) -> Pair:
     """Make a target and a draft model of vectors [length, dim], Gaussian mixtures, whose drafts are often wrong."""
-    laws = (random_mixture(np.random.default_rng(seed), 3, length, dim) for seed in (0, 1))
-    return Pair(*(TabularMixture(m, rows, raster=False) for m in laws))
+    probs = (random_mixture(np.random.default_rng(seed), 3, length, dim) for seed in (0, 1))
+    return Pair(*(TabularMixture(m, rows, raster=False) for m in probs))

@@ -1,7 +1,7 @@
-"""How often correct verifiers are rejected at alpha .05, and what the planted faults and the speed come to.
+"""How often correct verifiers are rejected at alpha .05, and what the injected faults and the speed come to.
 
 python benchmarks/verifier_level.py --repeats 200      rejections of each correct verifier, with the binomial limits
-python benchmarks/verifier_level.py --faults           verdict, TV and seconds of each planted fault at margin .01
+python benchmarks/verifier_level.py --faults           verdict, TV and seconds of each injected fault at margin .01
 python benchmarks/verifier_level.py --speed            seconds to a bound of .01 for the vectorised ones
 """
 

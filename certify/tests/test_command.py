@@ -1,4 +1,4 @@
-"""Engines over stdin and stdout: a C engine is certified, its planted fault is lossy, and failures are one line."""
+"""Engines over stdin and stdout: a C engine is certified, its injected fault is lossy, and failures are one line."""
 
 import argparse
 import errno
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity_certify import __main__, certify_command, law, read_law, write_law
+from parity_certify import __main__, certify_command, read_distribution, target_distribution, write_distribution
+from parity_certify.distributions import random_distribution
 from parity_certify.errors import ParityError
-from parity_certify.laws import random_law
 
 EXAMPLE = Path(__file__).parents[1] / "examples/c/engine.c"
 QUIET = {"tell": lambda text: None}
@@ -24,18 +24,18 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 @pytest.mark.parametrize(("flags", "kind"), [([], "certified"), (["-DFAULT"], "lossy")])
 def test_the_example_in_c(tmp_path, flags, kind):
-    write_law(random_law(4, 3), tmp_path / "law.json")
+    write_distribution(random_distribution(4, 3), tmp_path / "law.json")
     engine = tmp_path / "engine"
     subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE, "-lm"], check=True)
-    law = read_law(tmp_path / "law.json")
-    certificate = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
+    distribution = read_distribution(tmp_path / "law.json")
+    certificate = certify_command([str(engine), str(tmp_path / "law.json")], distribution, margin=0.05, **QUIET)
     assert certificate.verdict.kind == kind, str(certificate)
     assert 0 < certificate.details["accepted"] < certificate.details["drafted"]
 
 
 TABLE_ENGINE = """
 import json, random, sys
-law = json.load(open(sys.argv[1]))
+model = json.load(open(sys.argv[1]))
 T, k = float(sys.argv[2]), int(sys.argv[3].removeprefix("--top-k="))
 for line in sys.stdin:
     r = json.loads(line)
@@ -44,7 +44,7 @@ for line in sys.stdin:
     for prompt in r["prompts"]:
         tokens, row = [], 0
         for t in range(r["length"]):
-            p = [float(x) ** (1 / (T + FAULT * (T == 0.7))) for x in law["target"][t][row]]
+            p = [float(x) ** (1 / (T + FAULT * (T == 0.7))) for x in model["target"][t][row]]
             p = [x if sum(y > x for y in p) < (k or 9) else 0 for x in p]
             tokens.append(random.choices(range(len(p)), p)[0])
             row = row * len(p) + tokens[-1]
@@ -56,11 +56,11 @@ for line in sys.stdin:
 @pytest.mark.parametrize(("fault", "code"), [(0, 0), (0.4, 1)])
 def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, code):
     """A fault at temperature .7 alone is found, and named; what the command cannot vary is told."""
-    write_law(random_law(3, 3), tmp_path / "law.json")
+    write_distribution(random_distribution(3, 3), tmp_path / "law.json")
     (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", str(fault)))
     command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "law.json"), "{temperature}"]
     settings = {"margin": 0.1, "draws": 999, "budget": 60, **QUIET}
-    c = certify_command([*command, "--top-k={top_k}"], read_law(tmp_path / "law.json"), **settings)
+    c = certify_command([*command, "--top-k={top_k}"], read_distribution(tmp_path / "law.json"), **settings)
     assert c.exit_code == code, str(c)
     missing = ["top_p", "min_p", "repetition_penalty", "drafts", "end"]
     assert {f"{name}: the command has no {{{name}}}" for name in missing} <= set(c.verdict.untested), str(c)
@@ -73,10 +73,10 @@ def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, co
 
 def test_a_fault_that_one_condition_shows_is_not_found_in_another(tmp_path):
     """At the neutral values, which a command without placeholders has, the certificate says what was not varied."""
-    write_law(random_law(3, 3), tmp_path / "law.json")
+    write_distribution(random_distribution(3, 3), tmp_path / "law.json")
     (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", "0.4"))
     command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "law.json"), "1.0", "0"]
-    c = certify_command(command, read_law(tmp_path / "law.json"), margin=0.1, draws=999, **QUIET)
+    c = certify_command(command, read_distribution(tmp_path / "law.json"), margin=0.1, draws=999, **QUIET)
     assert c.verdict.kind == "certified" and "temperature: the command has no {temperature}" in c.verdict.untested
 
 
@@ -84,7 +84,7 @@ def test_a_placeholder_that_is_none_is_one_line():
     with pytest.raises(
         ParityError, match=r"command: \{temprature\}: no such option; allowed: \{temperature\}, .*\{end\}"
     ):
-        certify_command(["./engine", "--t={temprature}"], make_coin_law())
+        certify_command(["./engine", "--t={temprature}"], make_coin_distribution())
 
 
 ENGINE = """
@@ -105,15 +105,15 @@ def write_engine(file, answer="pass"):
     return [sys.executable, str(file)]
 
 
-def make_coin_law():
-    """Make the law of two fair coins."""
-    law = random_law(2, 2)
-    law.tables[:] = 0.5
-    return law
+def make_coin_distribution():
+    """Make the distribution of two fair coins."""
+    distribution = random_distribution(2, 2)
+    distribution.tables[:] = 0.5
+    return distribution
 
 
 def test_an_engine_without_counts_is_certified(tmp_path):
-    certificate = certify_command(write_engine(tmp_path / "engine.py"), make_coin_law(), margin=0.1, **QUIET)
+    certificate = certify_command(write_engine(tmp_path / "engine.py"), make_coin_distribution(), margin=0.1, **QUIET)
     assert certificate.verdict.kind == "certified" and certificate.details["drafted"] is None
 
 
@@ -134,7 +134,7 @@ def test_a_failing_engine_is_one_line(tmp_path, answer, message):
     with pytest.raises(ParityError, match=message) as caught:
         certify_command(
             write_engine(tmp_path / "engine.py", answer),
-            make_coin_law(),
+            make_coin_distribution(),
             timeout=0.3 if "sleep" in answer else 10**6,
             **QUIET,
         )
@@ -143,16 +143,16 @@ def test_a_failing_engine_is_one_line(tmp_path, answer, message):
 
 def test_a_command_that_is_none_is_one_line():
     with pytest.raises(ParityError, match=r"command: \./no-such-engine: does not start"):
-        certify_command(["./no-such-engine"], make_coin_law())
+        certify_command(["./no-such-engine"], make_coin_distribution())
     with pytest.raises(ParityError, match="allowed: a list"):
-        certify_command("./engine", make_coin_law())
+        certify_command("./engine", make_coin_distribution())
 
 
-def test_a_law_file_loses_nothing(tmp_path):
-    law = random_law(4, 3, seed=5)
-    write_law(law, tmp_path / "law.json")
-    loaded = read_law(tmp_path / "law.json")
-    assert (loaded.tables == law.tables).all() and (loaded.extra["draft"] == law.extra["draft"]).all()
+def test_a_distribution_file_loses_nothing(tmp_path):
+    distribution = random_distribution(4, 3, seed=5)
+    write_distribution(distribution, tmp_path / "law.json")
+    loaded = read_distribution(tmp_path / "law.json")
+    assert (loaded.tables == distribution.tables).all() and (loaded.extra["draft"] == distribution.extra["draft"]).all()
     assert (tmp_path / "law.json").read_text().startswith('{\n "format": "parity-law",\n "version": 1')
 
 
@@ -161,22 +161,22 @@ def test_a_law_file_loses_nothing(tmp_path):
     [
         (lambda t: t.replace("parity-law", "law"), "format: allowed: 'parity-law', version 1"),
         (lambda t: t.replace('"vocab": 4', '"vocab": 5'), r"target: allowed: levels of \[1, 5\] rows, each of 5"),
-        (lambda t: t.replace('"0.', '"-0.', 1), "target, row 0: not a law"),
-        (lambda t: t[:50], "no law"),
+        (lambda t: t.replace('"0.', '"-0.', 1), "target, row 0: not a distribution"),
+        (lambda t: t[:50], "no distribution"),
     ],
 )
-def test_a_law_file_that_is_none_is_one_line(tmp_path, change, message):
+def test_a_distribution_file_that_is_none_is_one_line(tmp_path, change, message):
     file = tmp_path / "law.json"
-    write_law(random_law(4, 2), file)
+    write_distribution(random_distribution(4, 2), file)
     file.write_text(change(file.read_text()))
     with pytest.raises(ParityError, match=message) as caught:
-        read_law(file)
+        read_distribution(file)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("words", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
 def test_a_missing_extra_is_one_line(monkeypatch, capsys, words):
-    for name in ("adapters.transformers", "adapters.mending", "models", "teacher_forced", "texts"):
+    for name in ("adapters.transformers", "adapters.replaying", "models", "teacher_forced", "texts"):
         monkeypatch.delitem(sys.modules, f"parity_certify.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr(sys, "argv", ["parity-certify", *words])
@@ -187,7 +187,7 @@ def test_a_missing_extra_is_one_line(monkeypatch, capsys, words):
 
 @pytest.mark.parametrize("name", __main__.EXAMPLES)
 def test_help_shows_a_command_that_is_read(monkeypatch, capsys, name):
-    """On one line, with its options behind --."""
+    """On one line, with its options after --."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit, match="0"):
         __main__.make_parser().parse_args([name, "--help"])
@@ -201,7 +201,7 @@ def test_help_shows_a_command_that_is_read(monkeypatch, capsys, name):
 SAMPLER = """
 import numpy as np
 
-def law(prefixes):
+def probs(prefixes):
     return np.full((len(prefixes), 2), .5)
 
 def sample(prompts, seed):
@@ -215,20 +215,20 @@ import numpy as np
 
 TABLE = np.array([[.7, .3], [.2, .8]])
 
-def law(prefixes): return TABLE[prefixes[:, -1]]
-def law_of_half(prefixes): return torch.tensor(law(prefixes)).bfloat16()
-def law_with_gradient(prefixes): return torch.tensor(law(prefixes), requires_grad=True)
-def law_of_no_key(prefixes): return {}["x"]
-def law_of_no_row(prefixes): return TABLE[prefixes[:, -1] + 2]
-def law_of_text(prefixes): return "a law"
-def law_that_exits(prefixes): sys.exit(0)
+def probs(prefixes): return TABLE[prefixes[:, -1]]
+def probs_of_half(prefixes): return torch.tensor(probs(prefixes)).bfloat16()
+def probs_with_gradient(prefixes): return torch.tensor(probs(prefixes), requires_grad=True)
+def probs_of_no_key(prefixes): return {}["x"]
+def probs_of_no_row(prefixes): return TABLE[prefixes[:, -1] + 2]
+def probs_of_text(prefixes): return "a text"
+def probs_that_exits(prefixes): sys.exit(0)
 def sample(prompts, seed):
     tokens, rng = [prompts[:, -1]], np.random.default_rng(seed)
     for _ in range(2): tokens.append((rng.random(len(prompts)) < TABLE[tokens[-1], 1]).astype(int))
     return torch.tensor(np.stack(tokens[1:], 1))
 def sample_that_raises(prompts, seed): raise ValueError("bad luck\\nand more")
 def sample_that_exits(prompts, seed): sys.exit(0)
-def logits(prefixes): return np.log(law(prefixes))
+def logits(prefixes): return np.log(probs(prefixes))
 def sample_at(prompts, seed, temperature=1.0):
     tokens, rng = [prompts[:, -1]], np.random.default_rng(seed)
     p = TABLE ** (1 / temperature)
@@ -253,8 +253,8 @@ def run_main(monkeypatch, folder, *words):
 OF_OWN = ["--vocab", "2", "--length", "2", "--margin", "0.1", "--out", "out"]
 
 
-@pytest.mark.parametrize("name", ["law", "law_of_half", "law_with_gradient"])
-def test_a_law_in_tensors_is_a_law(tmp_path, monkeypatch, capsys, name):
+@pytest.mark.parametrize("name", ["probs", "probs_of_half", "probs_with_gradient"])
+def test_a_distribution_in_tensors_is_a_distribution(tmp_path, monkeypatch, capsys, name):
     code = run_main(monkeypatch, tmp_path, "sampler", "own.py:sample", "--law", f"own.py:{name}", *OF_OWN)
     assert code == 0, capsys.readouterr()
 
@@ -273,26 +273,29 @@ def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch
     ("words", "message"),
     [
         (
-            ["sampler", "own.py:sample", "--law", "own.py:law_of_no_key"],
-            r"law: failed .*KeyError: 'x' \(.*own.py, line",
+            ["sampler", "own.py:sample", "--law", "own.py:probs_of_no_key"],
+            r"distribution: failed .*KeyError: 'x' \(.*own.py, line",
         ),
-        (["sampler", "own.py:sample", "--law", "own.py:law_of_no_row"], "law: failed .*IndexError: index . is out"),
-        (["sampler", "own.py:sample", "--law", "own.py:law_of_text"], "law: failed .*ValueError"),
-        (["sampler", "own.py:sample", "--law", "own.py:law_that_exits"], "law: failed .*SystemExit: 0"),
-        (["sampler", "own.py:sample_that_raises", "--law", "own.py:law"], "sampler: failed .*ValueError: bad luck$"),
-        (["sampler", "own.py:sample_that_exits", "--law", "own.py:law"], "sampler: failed .*SystemExit: 0"),
         (
-            ["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0], [1, 0]]"],
+            ["sampler", "own.py:sample", "--law", "own.py:probs_of_no_row"],
+            "distribution: failed .*IndexError: index . is out",
+        ),
+        (["sampler", "own.py:sample", "--law", "own.py:probs_of_text"], "distribution: failed .*ValueError"),
+        (["sampler", "own.py:sample", "--law", "own.py:probs_that_exits"], "distribution: failed .*SystemExit: 0"),
+        (["sampler", "own.py:sample_that_raises", "--law", "own.py:probs"], "sampler: failed .*ValueError: bad luck$"),
+        (["sampler", "own.py:sample_that_exits", "--law", "own.py:probs"], "sampler: failed .*SystemExit: 0"),
+        (
+            ["sampler", "own.py:sample", "--law", "own.py:probs", "--prompts", "[[0], [1, 0]]"],
             "prompts: .* of one length",
         ),
-        (["sampler", "own.py:sample", "--law", "own.py:law", "--prompts", "[[0.5]]"], "prompts: allowed: "),
+        (["sampler", "own.py:sample", "--law", "own.py:probs", "--prompts", "[[0.5]]"], "prompts: allowed: "),
         (
             ["command", "--engine", "top_k,top_a", "--law", "l"],
             "argument --engine: engine 'top_a': allowed: .* in order",
         ),
         (["verifier", "own.py:verify_that_exits", "--drafts", "1"], "the tested code ends the process: SystemExit: 1"),
-        (["sampler", "own.py:none", "--law", "own.py:law"], "own.py: has no 'none'"),
-        (["samples", "own.py", "--law", "own.py"], "own.py: no law"),
+        (["sampler", "own.py:none", "--law", "own.py:probs"], "own.py: has no 'none'"),
+        (["samples", "own.py", "--law", "own.py"], "own.py: no distribution"),
     ],
 )
 def test_what_is_no_verdict_is_one_line_and_code_3(tmp_path, monkeypatch, capsys, words, message):
@@ -303,7 +306,7 @@ def test_what_is_no_verdict_is_one_line_and_code_3(tmp_path, monkeypatch, capsys
     assert re.fullmatch(f"error: {message}.*", errors.rstrip()), errors
 
 
-@pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--law", "own.py:law", *OF_OWN], ["law"]])
+@pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--law", "own.py:probs", *OF_OWN], ["law"]])
 def test_a_full_disk_is_no_verdict_and_leaves_no_cut_file(tmp_path, monkeypatch, capsys, words):
     def write_half(path, data):
         """Write half of the data, and fail as on a full disk."""
@@ -335,7 +338,7 @@ def restore_interrupts():
 def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".5").replace("return (np", "time.sleep(1); return (np"))
     (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
-    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
+    words = ["sampler", "own.py:sample", "--law", "own.py:probs", "--vocab", "2", "--length", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for opening in (r"(\d+)", r"continues after \d+ of (\d+)"):
         command = [sys.executable, "-m", "parity_certify", *words]
@@ -349,7 +352,7 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
 
 def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".8"))
-    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--out", "out"]
+    words = ["sampler", "own.py:sample", "--law", "own.py:probs", "--vocab", "2", "--length", "2", "--out", "out"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
         run.stdout.close()
@@ -359,7 +362,7 @@ def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
 
 def test_an_edited_sampler_is_another_sampler(tmp_path):
     """The samples that were kept answer for the file as it was."""
-    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--margin", "0.1"]
+    words = ["sampler", "own.py:sample", "--law", "own.py:probs", "--vocab", "2", "--length", "2", "--margin", "0.1"]
     for share, verdict in (("0.50", 0), ("0.8", 1)):
         (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
         completed = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)
@@ -369,7 +372,9 @@ def test_an_edited_sampler_is_another_sampler(tmp_path):
 def test_a_finished_engine_that_may_have_changed_is_drawn_anew(tmp_path, monkeypatch):
     """And nothing else in the folder is touched."""
     monkeypatch.setattr(sys, "argv", ["parity certify"])
-    target = law(lambda prefixes: np.full((len(prefixes), 2), 0.5), vocab=2, length=2, prompts=[[0], [1]])
+    target = target_distribution(
+        lambda prefixes: np.full((len(prefixes), 2), 0.5), vocab=2, length=2, prompts=[[0], [1]]
+    )
     flags = {"n": 2000, "minutes": None, "budget": None, "repeat": None, "batch": 100, "processes": 1}
     flags |= {
         "margin": 0.1,

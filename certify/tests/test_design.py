@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from parity_certify import Sampled, certify_design, certify_sampler, law
+from parity_certify import Sampled, certify_design, certify_sampler, target_distribution
 from parity_certify import design as D
 from parity_certify.errors import ParityError
 from parity_certify.evidence import find_detectable_tv
 from parity_certify.joint_tests import digits
-from parity_certify.processors import shape_law
+from parity_certify.processors import shape_distribution
 
 V = 4
 TABLE = 1.3 * np.random.default_rng(5).standard_normal((V, V, V))
@@ -20,14 +20,17 @@ def compute_logits(prefixes):
     return TABLE[prefixes[:, -1], prefixes[:, -2] if prefixes.shape[1] > 1 else 0]
 
 
-def enumerate_law(options, *, prompts, end, **settings):
-    """Enumerate the law under options of transformers."""
-    return law(
-        shape_law(compute_logits, options, "transformers", prompts.shape[1], end), prompts=prompts, end=end, **settings
+def enumerate_distribution(options, *, prompts, end, **settings):
+    """Enumerate the distribution under options of transformers."""
+    return target_distribution(
+        shape_distribution(compute_logits, options, "transformers", prompts.shape[1], end),
+        prompts=prompts,
+        end=end,
+        **settings,
     )
 
 
-LAW = enumerate_law({}, prompts=np.zeros((1, 1), int), end=None, vocab=V, length=2)
+DISTRIBUTION = enumerate_distribution({}, prompts=np.zeros((1, 1), int), end=None, vocab=V, length=2)
 
 
 def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, engine="transformers", **options):
@@ -39,7 +42,7 @@ def sample(prompts, seed, *, length, drafts=0, end=None, rows=None, engine="tran
         p = np.empty((len(out), V))
         for own, members in groups.values():
             chosen = members if rows else slice(None)
-            p[chosen] = shape_law(compute_logits, own, engine, prompts.shape[1], end)(out[chosen])
+            p[chosen] = shape_distribution(compute_logits, own, engine, prompts.shape[1], end)(out[chosen])
         token = (rng.random(len(out))[:, None] >= p.cumsum(1)).sum(1).clip(max=V - 1)
         if end is not None and t:
             token = np.where((out[:, prompts.shape[1] :] == end).any(1), end, token)
@@ -119,7 +122,9 @@ def test_a_condition_that_time_does_not_cover_is_told(clock):
     assert c.verdict.kind == "consistent" and c.verdict.tested == (), str(c)
     assert sum("TVs below 0." in text for text in c.verdict.untested) == len(D.DESIGN)
     lines = []
-    slow = D.Condition("slow", lambda p, s: (clock.sleep(0.002 * len(p)), sample(p, s, length=2).tokens)[1], LAW)
+    slow = D.Condition(
+        "slow", lambda p, s: (clock.sleep(0.002 * len(p)), sample(p, s, length=2).tokens)[1], DISTRIBUTION
+    )
     c = D.certify_conditions([slow], budget=1.0, draws=299, margin=0.05, tell=lines.append)
     assert 100 <= min(c.details["n"]) <= 600 and clock.now < 2, (c.details, lines)
 
@@ -134,9 +139,10 @@ def test_a_failure_names_its_condition():
         D.certify_conditions([])
 
 
-def make_faulty_law(law, tv, rng):
-    """Scale random halves of each joint law up and down, so that it is `tv` away: the fault that is hardest to find."""
-    joint = law.joint.copy()
+def make_faulty_distribution(distribution, tv, rng):
+    """Scale random halves of each joint distribution up and down, so that it is `tv` away: the fault that is hardest to
+    find."""
+    joint = distribution.joint.copy()
     for p in joint:
         while not 0.3 < p[up := rng.random(len(p)) < 0.5].sum() < 0.7:
             pass
@@ -145,13 +151,13 @@ def make_faulty_law(law, tv, rng):
     return joint
 
 
-def draw_jointly(joint, law):
-    """Make the sampler of joint laws [K, V^L] after the prompts of a law."""
-    sequences = digits(law.vocab, law.length)
+def draw_jointly(joint, distribution):
+    """Make the sampler of joint distributions [K, V^L] after the prompts of a distribution."""
+    sequences = digits(distribution.vocab, distribution.length)
 
     def draw(prompts, seed):
         """Draw sequences after prompts [n, P]."""
-        which = (prompts[:, None] == law.prompts).all(-1).argmax(1)
+        which = (prompts[:, None] == distribution.prompts).all(-1).argmax(1)
         u = np.random.default_rng(seed).random(len(which))
         return sequences[(u[:, None] >= joint.cumsum(1)[which]).sum(1).clip(max=joint.shape[1] - 1)]
 
@@ -160,14 +166,14 @@ def draw_jointly(joint, law):
 
 @pytest.mark.parametrize("K", [1, 2])
 def test_the_tv_that_is_told_is_found(K):
-    """In 19 of 20 cases or more, as by a power of .95; at a tenth of the TV in none."""
-    law = D.make_law(enumerate_law, {"length": 3, "prompt": 2, "prompts": K}, V)
-    n = D.compute_size(D.Condition("", None, law), 0.1, 0.01)
+    """In 19 of 20 cases or more, as with a power of .95; at a tenth of the TV in none."""
+    distribution = D.make_distribution(enumerate_distribution, {"length": 3, "prompt": 2, "prompts": K}, V)
+    n = D.compute_size(D.Condition("", None, distribution), 0.1, 0.01)
     rng = np.random.default_rng(0)
     for tv, expected in ((0.1, 19), (0.01, 0)):
         found = 0
         for seed in range(20):
-            draw = draw_jointly(make_faulty_law(law, tv, rng), law)
+            draw = draw_jointly(make_faulty_distribution(distribution, tv, rng), distribution)
             settings = {
                 "n": n,
                 "alpha": 0.01,
@@ -175,6 +181,6 @@ def test_the_tv_that_is_told_is_found(K):
                 "draws": 999,
                 "tell": lambda text: None,
             }
-            found += certify_sampler(draw, law, **settings).exit_code == 1
+            found += certify_sampler(draw, distribution, **settings).exit_code == 1
         assert found >= expected if expected else found == 0, (tv, found)
-    assert find_detectable_tv(law.cells, n // 4, 0.01, D.POWER) > 0.15
+    assert find_detectable_tv(distribution.cells, n // 4, 0.01, D.POWER) > 0.15

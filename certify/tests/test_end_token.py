@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from parity_certify import certify_command, certify_sampler, certify_samples, law
+from parity_certify import certify_command, certify_sampler, certify_samples, target_distribution
 from parity_certify.errors import ParityError
 
 T = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]])
 LENGTH, END = 4, 2
-TARGET = law(lambda prefixes: T[prefixes[:, -1]], vocab=3, length=LENGTH, prompts=[[0]], end=END)
+TARGET = target_distribution(lambda prefixes: T[prefixes[:, -1]], vocab=3, length=LENGTH, prompts=[[0]], end=END)
 QUIET = {"tell": lambda text: None}
 
 

@@ -101,7 +101,9 @@ def test_what_the_distribution_does_not_have_is_said(write, name):
 def test_what_is_no_sampling_is_refused_by_name(write, name):
     plain = draw_texts(write())
     folder = write(**{name: NO_SAMPLING[name]})
-    with pytest.raises(ParityError, match=f"^generation_config.json: {name} .*; allowed: 1, as by the option {name}=1"):
+    with pytest.raises(
+        ParityError, match=f"^generation_config.json: {name} .*; allowed: 1, as with the option {name}=1"
+    ):
         certify(folder, plain)
     for value in (1, None):
         assert certify(folder, plain, **{name: value})[0].verdict.kind == "consistent"
@@ -139,9 +141,9 @@ def test_distribution_and_samplers_take_the_same_settings(write, monkeypatch, op
     """The distribution, one call of `generate` and continuous batching."""
     model = T.load_model(write(repetition_penalty=3.0))
     prompts = np.array([[0, 1]])
-    law = T.compute_law(model, prompts, 2, options)
-    named = T.compute_law(model, prompts, 2, {"repetition_penalty": penalty})
-    assert np.allclose(law.cells, named.cells)
+    distribution = T.compute_distribution(model, prompts, 2, options)
+    named = T.compute_distribution(model, prompts, 2, {"repetition_penalty": penalty})
+    assert np.allclose(distribution.cells, named.cells)
     rows = np.array(T.Generate(model, 2, options)(prompts.repeat(20, 0), 7))
     assert (rows == np.array(T.Generate(model, 2, {"repetition_penalty": penalty})(prompts.repeat(20, 0), 7))).all()
     seen = []

@@ -11,26 +11,28 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from parity_certify import law
+from parity_certify import target_distribution
 from parity_certify.errors import ParityError
 from parity_certify.history import History
 
 ALPHA = 0.2
 P = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1]])
-LAWS = [law(lambda x, k=k: P[(x[:, -1] + k) % 3], vocab=3, length=2, name=f"{k}") for k in range(2)]
+DISTRIBUTIONS = [
+    target_distribution(lambda x, k=k: P[(x[:, -1] + k) % 3], vocab=3, length=2, name=f"{k}") for k in range(2)
+]
 
 
-def begin(file, laws=LAWS):
-    """A history without nights, of these laws."""
+def begin(file, distributions=DISTRIBUTIONS):
+    """A history without nights, of these distributions."""
     history = History(file)
-    history.check(laws)
+    history.check(distributions)
     return history
 
 
 def draw_night(rng, n=100, share=0.0):
     """Draw the counts of a night; `share` of the second condition's sequences are the first one."""
-    counts = {one.name: rng.multinomial(n, one.cells) for one in LAWS}
-    p = LAWS[1].cells * (1 - share)
+    counts = {one.name: rng.multinomial(n, one.cells) for one in DISTRIBUTIONS}
+    p = DISTRIBUTIONS[1].cells * (1 - share)
     p[0] += share
     return counts | {"1": rng.multinomial(n, p)}
 
@@ -47,15 +49,20 @@ def test_the_levels_of_all_nights_sum_to_half_and_their_seeds_differ(tmp_path):
 
 
 def test_the_evidence_has_mean_one(tmp_path):
-    """Over all that two nights can draw, by the laws themselves; by others it is more."""
-    laws = [law(lambda x, p=p: np.tile([p, 1 - p], (len(x), 1)), vocab=2, length=1, name=f"{p}") for p in (0.5, 0.3)]
+    """Over all that two nights can draw, by the distributions themselves; by others it is more."""
+    distributions = [
+        target_distribution(lambda x, p=p: np.tile([p, 1 - p], (len(x), 1)), vocab=2, length=1, name=f"{p}")
+        for p in (0.5, 0.3)
+    ]
     mean = {0.0: 0.0, 0.2: 0.0}
     for drawn in itertools.product(range(4), repeat=4):  # of three tokens, how many are the first: night, condition
-        history = begin(tmp_path / "h", laws)
+        history = begin(tmp_path / "h", distributions)
         for night in (drawn[:2], drawn[2:]):
-            history.add({one.name: np.array([k, 3 - k]) for one, k in zip(laws, night, strict=True)})
+            history.add({one.name: np.array([k, 3 - k]) for one, k in zip(distributions, night, strict=True)})
         for more in mean:
-            of_conditions = [stats.binom.pmf(drawn[i::2], 3, one.cells[0] + more).prod() for i, one in enumerate(laws)]
+            of_conditions = [
+                stats.binom.pmf(drawn[i::2], 3, one.cells[0] + more).prod() for i, one in enumerate(distributions)
+            ]
             mean[more] += math.exp(history.measure().log_e) * math.prod(of_conditions)
     assert mean[0.0] == pytest.approx(1, abs=1e-9) and mean[0.2] > 1.0001
 
@@ -96,7 +103,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     history.write()
     again = History.read(history.file)
     assert again.nights == 3 and again.measure() == history.measure()
-    again.check(LAWS)
+    again.check(DISTRIBUTIONS)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +133,12 @@ def test_nights_of_something_else_are_refused(tmp_path):
     history, night = begin(tmp_path / "h"), draw_night(np.random.default_rng(5))
     history.add(night)
     with pytest.raises(ParityError, match="1: not as in the nights before; allowed: the same conditions and target"):
-        history.check(LAWS[:1])
-    rotated = law(lambda x: P[(x[:, -1] + 2) % 3], vocab=3, length=2, name="1")
+        history.check(DISTRIBUTIONS[:1])
+    rotated = target_distribution(lambda x: P[(x[:, -1] + 2) % 3], vocab=3, length=2, name="1")
     with pytest.raises(ParityError, match="1: not as in the nights before"):
-        history.check([LAWS[0], rotated])
-    rounded = law(lambda x: P.astype(np.float32)[x[:, -1]], vocab=3, length=2, name="0")
-    history.check([rounded, LAWS[1]])
+        history.check([DISTRIBUTIONS[0], rotated])
+    rounded = target_distribution(lambda x: P.astype(np.float32)[x[:, -1]], vocab=3, length=2, name="0")
+    history.check([rounded, DISTRIBUTIONS[1]])
     with pytest.raises(ParityError, match="0: tonight's samples are those of night 1; allowed: independent ones"):
         history.add(night)
 
@@ -139,7 +146,7 @@ def test_nights_of_something_else_are_refused(tmp_path):
 SAMPLER = """
 import numpy as np
 P, SHARE = np.array([0.5, 0.3, 0.2]), 0.0
-def law(prefixes): return np.tile(P, (len(prefixes), 1))
+def probs(prefixes): return np.tile(P, (len(prefixes), 1))
 def sample(prompts, seed):
     p = P * (1 - SHARE) + np.array([SHARE, 0, 0])
     return np.random.default_rng(seed).choice(3, p=p, size=(len(prompts), 2))
@@ -152,7 +159,18 @@ def test_the_command_keeps_its_nights(tmp_path):
     def run_night(share):
         """Certify the sampler with this share of a fault; return the exit code, its line, and the nights kept."""
         (tmp_path / "own.py").write_text(SAMPLER.replace(", 0.0", f", {share}"))
-        words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "3", "--length", "2", "--margin", "0.1"]
+        words = [
+            "sampler",
+            "own.py:sample",
+            "--law",
+            "own.py:probs",
+            "--vocab",
+            "3",
+            "--length",
+            "2",
+            "--margin",
+            "0.1",
+        ]
         words += ["--prompts", "[[0]]", "--false-alarm", "0.01", "--history", "nights.jsonl", "--out", f"out{share}"]
         run = subprocess.run(
             [sys.executable, "-B", "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True, text=True

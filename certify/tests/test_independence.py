@@ -1,15 +1,16 @@
-"""Rows that depend on each other, each with the right law: found lossy on two seeds; independent rows keep level."""
+"""Rows that depend on each other, each with the right distribution: found lossy on two seeds; independent rows keep
+level."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from parity_certify import certify_sampler, law
+from parity_certify import certify_sampler, target_distribution
 from parity_certify.calls import Batch
+from parity_certify.distributions import compute_joint
 from parity_certify.independence import has_dependent_rows, measure_dependence
 from parity_certify.joint_tests import digits
-from parity_certify.laws import compute_joint
 
 V, L = 4, 3
 QUIET = {"tell": lambda text: None, "draws": 199}
@@ -18,29 +19,29 @@ JOINTS = [compute_joint(table, L) for table in TABLES]
 
 
 def compute_conditionals(prefixes):
-    """Compute laws [n, V] of the next token behind prefixes [n, prompt and tokens], by prompt from a table."""
+    """Compute distributions [n, V] of the next token after prefixes [n, prompt and tokens], by prompt from a table."""
     tokens = prefixes[:, 1:]
     code = tokens @ V ** np.arange(tokens.shape[1])[::-1] if tokens.shape[1] else np.zeros(len(tokens), int)
     return TABLES[prefixes[:, 0], (V ** tokens.shape[1] - 1) // (V - 1) + code]
 
 
-ONE = law(compute_conditionals, vocab=V, length=L, prompts=[[0]])
-TWO = law(compute_conditionals, vocab=V, length=L, prompts=[[0], [1]])
+ONE = target_distribution(compute_conditionals, vocab=V, length=L, prompts=[[0]])
+TWO = target_distribution(compute_conditionals, vocab=V, length=L, prompts=[[0], [1]])
 
 
 def invert_joint(prompts, u):
-    """Draw sequences [n, L] by inverting the joint law of each row's prompt at u [n], in [0, 1)."""
+    """Draw sequences [n, L] by inverting the joint distribution of each row's prompt at u [n], in [0, 1)."""
     which = np.array([np.searchsorted(JOINTS[p].cumsum(), x) for p, x in zip(prompts[:, 0], u, strict=True)])
     return digits(V, L)[which.clip(max=V**L - 1)]
 
 
 def draw_independent(prompts, seed):
-    """Draw independent sequences of the right law."""
+    """Draw independent sequences of the right distribution."""
     return invert_joint(prompts, np.random.default_rng(seed).random(len(prompts)))
 
 
 def draw_antithetic(prompts, seed):
-    """Draw sequences of the right law, but every second row from 1 - u of the row before: a fault."""
+    """Draw sequences of the right distribution, but every second row from 1 - u of the row before: a fault."""
     u = np.random.default_rng(seed).random(len(prompts))
     u[1::2] = 1 - u[::2][: len(u[1::2])]
     return invert_joint(prompts, u)
@@ -64,7 +65,7 @@ def copy_rows(share, back):
 
 
 def share_noise(size):
-    """Make a sampler of the right law whose rows `size` apart have the same random number: a fault."""
+    """Make a sampler of the right distribution whose rows `size` apart have the same random number: a fault."""
 
     def sample(prompts, seed):
         """Draw rows, of which row b uses random number b mod `size`."""
@@ -93,13 +94,13 @@ def test_rows_that_depend_are_lossy(fault):
 
 
 def pick_likeliest(prompts):
-    """Return the likeliest sequence of each prompt's law."""
+    """Return the likeliest sequence of each prompt's distribution."""
     likeliest = np.array([JOINTS[0].argmax(), JOINTS[1].argmax()])
     return digits(V, L)[likeliest[prompts[:, 0]]]
 
 
-def draw_greedy_behind_others(prompts, seed):
-    """Draw rightly behind prompt 0, but the likeliest sequence behind others: a fault."""
+def draw_greedy_after_others(prompts, seed):
+    """Draw rightly after prompt 0, but the likeliest sequence after others: a fault."""
     first = prompts[:, :1] == 0
     return np.where(first, draw_independent(prompts, seed), pick_likeliest(prompts))
 
@@ -122,7 +123,7 @@ class WrongAfter:
 
 
 KNOW_THE_TEST = {
-    "greedy behind other prompts": (lambda: draw_greedy_behind_others, {}),
+    "greedy behind other prompts": (lambda: draw_greedy_after_others, {}),
     "wrong unless a call has 100 rows": (lambda: draw_wrong_unless_100, {}),
     "wrong after 20,000 rows": (lambda: WrongAfter(20_000), {"n": 21_000, "repeat": 2000}),
 }
@@ -135,7 +136,7 @@ def test_a_sampler_that_is_right_now_and_then_is_lossy(fault):
     assert certificate.verdict.kind == "lossy" and certificate.exit_code == 1, str(certificate)
 
 
-def test_a_wrong_law_is_not_taken_for_dependence():
+def test_a_wrong_distribution_is_not_taken_for_dependence():
     """Independent rows, nine in ten of one token alone: the evidence is as large when rows are shuffled."""
     for seed in (24, 39):
         prompts = np.zeros((3000, 1), dtype=int)
@@ -151,11 +152,13 @@ def test_60_correct_samplers_keep_the_level():
     """Of certifications of 18 cells at alpha .05, independence rejects at most 6 (99.9 % by the binomial at .025), all
     tests together at most 9; most are certified."""
     three = np.random.default_rng(1).dirichlet(np.ones(3), size=(2, 3))
-    small = law(lambda prefixes: three[prefixes[:, 0], prefixes[:, -1]], vocab=3, length=2, prompts=[[0], [1]])
+    small = target_distribution(
+        lambda prefixes: three[prefixes[:, 0], prefixes[:, -1]], vocab=3, length=2, prompts=[[0], [1]]
+    )
     joints = small.joint.cumsum(-1)
 
     def sample(prompts, seed):
-        """Draw sequences of the right law by inverting the prompt's joint law."""
+        """Draw sequences of the right distribution by inverting the prompt's joint distribution."""
         u = np.random.default_rng(seed).random(len(prompts))[:, None]
         return digits(3, 2)[(u >= joints[prompts[:, 0]]).sum(1).clip(max=8)]
 

@@ -1,4 +1,4 @@
-"""What a certification leaves behind for a reader and for continuous integration, and its exit codes."""
+"""What a certification leaves for a reader and for continuous integration, and its exit codes."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ import numpy as np
 
 P = np.array([0.4, 0.3, 0.2, 0.1])
 
-def law(prefixes):
+def probs(prefixes):
     return np.tile(P, (len(prefixes), 1))
 
 def right(prompts, seed):
@@ -38,7 +38,7 @@ def fails(prompts, seed):
 def run_sampler(tmp_path, name, *flags):
     """Write SAMPLER to s.py and certify its sampler `name`, with flags; return the finished process."""
     (tmp_path / "s.py").write_text(SAMPLER)
-    command = [sys.executable, "-m", "parity_certify", "sampler", f"s.py:{name}", "--law", "s.py:law", "--vocab", "4"]
+    command = [sys.executable, "-m", "parity_certify", "sampler", f"s.py:{name}", "--law", "s.py:probs", "--vocab", "4"]
     command += ["--length", "2", "--prompts", "[[0]]", "--out", "out", *flags]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 

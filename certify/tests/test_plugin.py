@@ -8,14 +8,14 @@ import numpy as np
 
 P = np.array([0.5, 0.3, 0.2])
 
-def law(prefixes):
+def probs(prefixes):
     return np.tile(P, (len(prefixes), 1))
 
 def draw(p, prompts, seed):
     return np.random.default_rng(seed).choice(3, p=p, size=(len(prompts), 2))
 
 def given(assert_lossless, sampler):
-    return assert_lossless(sampler, target=law, vocab=3, length=2, margin=0.1, false_alarm=1e-6)
+    return assert_lossless(sampler, target=probs, vocab=3, length=2, margin=0.1, false_alarm=1e-6)
 """
 
 
@@ -31,7 +31,7 @@ def test_a_project_that_uses_it(pytester):
         pytester,
         """
 def test_right(assert_lossless):
-    import sys  # a callable's law needs no torch, whose import alone takes seconds
+    import sys  # a callable's distribution needs no torch, whose import alone takes seconds
     assert given(assert_lossless, lambda p, s: draw(P, p, s)).verdict.bound <= 0.1
     assert not {"torch", "transformers", "scipy.stats"} & set(sys.modules)
 
@@ -45,8 +45,8 @@ def test_never_drafted(assert_lossless):
     )
     result.assert_outcomes(passed=1, failed=2)
     text = result.stdout.str()
-    assert "parity: TV <= 0.0" in text and "not lossless: lossy: TV = " in text and "target: law" in text
-    assert "differs most behind prompt [0], then" in text and "law 0.500 0.300 0.200; drawn" in text
+    assert "parity: TV <= 0.0" in text and "not lossless: lossy: TV = " in text and "target: distribution" in text
+    assert "differs most after prompt [0], then" in text and "distribution 0.500 0.300 0.200; drawn" in text
     assert "inconclusive: no draft was offered" in text and "seeds: [0, 1]" in text
 
 

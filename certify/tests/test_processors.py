@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from parity_certify import law
+from parity_certify import target_distribution
 from parity_certify.errors import ParityError
-from parity_certify.processors import ENGINES, shape_law, softmax, swap_filters
+from parity_certify.processors import ENGINES, shape_distribution, softmax, swap_filters
 
 V, P = 5, 3
 RNG = np.random.default_rng(0)
@@ -15,8 +15,8 @@ PLAIN = softmax(LOGITS)
 
 
 def apply(engine, prefixes=PREFIXES, end=None, **options):
-    """Return the law [40, V] of an engine with these options."""
-    return shape_law(lambda tokens: LOGITS[: len(tokens)], options, engine, P, end)(prefixes)
+    """Return the distribution [40, V] of an engine with these options."""
+    return shape_distribution(lambda tokens: LOGITS[: len(tokens)], options, engine, P, end)(prefixes)
 
 
 OPTIONS = [
@@ -28,8 +28,8 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options))
-def test_laws_are_those_of_transformers_own_processors(options):
-    """Also in its order of them; the option changes the law, so the comparison sees it."""
+def test_distributions_are_those_of_transformers_own_processors(options):
+    """Also in its order of them; the option changes the distribution, so the comparison sees it."""
     torch = pytest.importorskip("torch")
     t = pytest.importorskip("transformers")
     model = t.LlamaForCausalLM(t.LlamaConfig(vocab_size=V, hidden_size=8, intermediate_size=8, num_attention_heads=1,
@@ -51,7 +51,7 @@ def test_penalties_are_those_of_other_engines():
     x, prefix = np.array([[1.0, -1.0, 0.5, 2.0, 0.0]]), np.array([[0, 1, 2, 3, 3]])  # the prompt is 0 1 2
 
     def draw(engine, **options):
-        return shape_law(lambda tokens: x, options, engine, P)(prefix)
+        return shape_distribution(lambda tokens: x, options, engine, P)(prefix)
 
     cases = [
         (draw("vllm", repetition_penalty=2.0), [0.5, -2.0, 0.25, 1.0, 0.0]),
@@ -82,20 +82,26 @@ def test_top_p_is_of_what_top_k_left_or_of_all_tokens():
     """By hand: the likeliest token has .46 of all, and .53 of the first two."""
     p = np.array([[0.46, 0.4, 0.1, 0.04]])
     kept = {
-        str(engine): shape_law(lambda tokens: np.log(p), {"top_k": 2, "top_p": 0.5}, engine, 1)(np.zeros((1, 1), int))
+        str(engine): shape_distribution(lambda tokens: np.log(p), {"top_k": 2, "top_p": 0.5}, engine, 1)(
+            np.zeros((1, 1), int)
+        )
         for engine in (*ENGINES, ["top_k", "top_p"], ["top_p", "top_k"])
     }
-    both = [engine for engine, law in kept.items() if np.allclose(law, [[0.46 / 0.86, 0.4 / 0.86, 0, 0]])]
-    first = [engine for engine, law in kept.items() if np.allclose(law, [[1, 0, 0, 0]])]
+    both = [
+        engine for engine, distribution in kept.items() if np.allclose(distribution, [[0.46 / 0.86, 0.4 / 0.86, 0, 0]])
+    ]
+    first = [engine for engine, distribution in kept.items() if np.allclose(distribution, [[1, 0, 0, 0]])]
     assert both == ["sglang", "mlx-lm", "['top_p', 'top_k']"], kept
     assert first == ["transformers", "vllm", "llama.cpp", "['top_k', 'top_p']"], kept
-    assert (shape_law(lambda tokens: np.log(p), {"top_k": 2, "top_p": 0.5}, swap_filters("vllm"), 1)(p) > 0).sum() == 2
+    assert (
+        shape_distribution(lambda tokens: np.log(p), {"top_k": 2, "top_p": 0.5}, swap_filters("vllm"), 1)(p) > 0
+    ).sum() == 2
 
 
-def test_a_law_with_memory_is_enumerated():
+def test_a_distribution_with_memory_is_enumerated():
     """A bigram never occurs twice in prompt and output."""
-    flat = shape_law(lambda tokens: np.zeros((len(tokens), 3)), {"no_repeat_ngram_size": 2}, "transformers", 2)
-    known = law(flat, vocab=3, length=3, prompts=[[0, 1]])
+    flat = shape_distribution(lambda tokens: np.zeros((len(tokens), 3)), {"no_repeat_ngram_size": 2}, "transformers", 2)
+    known = target_distribution(flat, vocab=3, length=3, prompts=[[0, 1]])
     drawn = np.argwhere(known.joint[0].reshape(3, 3, 3) > 0)
     assert len(drawn) and all(len({*zip([1, *row], row, strict=False)} | {(0, 1)}) == 4 for row in drawn.tolist())
 

@@ -10,7 +10,7 @@ from parity_certify import evidence, result_rows, verdict
 from parity_certify import joint_tests as J
 from parity_certify.calls import Drawn
 from parity_certify.certificate import make_certificate
-from parity_certify.laws import law
+from parity_certify.distributions import target_distribution
 from parity_certify.texts import Judged, judge_texts
 
 ALPHA = 0.05
@@ -111,7 +111,7 @@ def test_judging_texts_leaves_their_rows():
 
 
 V, L = 2, 3
-UNIFORM = law(lambda prefixes: np.full((len(prefixes), V), 1 / V), vocab=V, length=L, prompts=[[0]])
+UNIFORM = target_distribution(lambda prefixes: np.full((len(prefixes), V), 1 / V), vocab=V, length=L, prompts=[[0]])
 OTHER = np.random.default_rng(0).dirichlet(np.ones(V**L))
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from parity_certify import __main__ as command
-from parity_certify import certify_sampler, certify_speculation, certify_verifier, write_law
+from parity_certify import certify_sampler, certify_speculation, certify_verifier, write_distribution
+from parity_certify.distributions import random_distribution
 from parity_certify.errors import ParityError
-from parity_certify.laws import random_law
 from parity_certify.plugin import certify
 from parity_certify.seeding import check_seed, pair_seeds
 
@@ -21,12 +21,12 @@ def refuse(*arguments, **options):
 
 
 TAKES_SEED = {
-    "random_law": lambda seed: random_law(2, 2, seed),
-    "certify_sampler": lambda seed: certify_sampler(refuse, random_law(2, 2), seeds=(seed, 1)),
-    "certify_sampler, second": lambda seed: certify_sampler(refuse, random_law(2, 2), seeds=(1, seed)),
+    "random_distribution": lambda seed: random_distribution(2, 2, seed),
+    "certify_sampler": lambda seed: certify_sampler(refuse, random_distribution(2, 2), seeds=(seed, 1)),
+    "certify_sampler, second": lambda seed: certify_sampler(refuse, random_distribution(2, 2), seeds=(1, seed)),
     "certify_verifier": lambda seed: certify_verifier(refuse, seeds=(seed, 1)),
     "certify_speculation": lambda seed: certify_speculation(refuse, seeds=(seed, 1)),
-    "plugin": lambda seed: certify(refuse, random_law(2, 2), None, seed=seed),
+    "plugin": lambda seed: certify(refuse, random_distribution(2, 2), None, seed=seed),
 }
 
 
@@ -35,7 +35,7 @@ def test_whole_numbers_from_0_are_seeds(seed):
     first, second = pair_seeds(seed)
     assert type(check_seed(seed)) is int and check_seed(seed) == seed == first
     assert second != first and check_seed(second) == second
-    assert (random_law(2, 2, seed).tables == random_law(2, 2, int(seed)).tables).all()
+    assert (random_distribution(2, 2, seed).tables == random_distribution(2, 2, int(seed)).tables).all()
 
 
 @pytest.mark.parametrize("name", TAKES_SEED)
@@ -53,7 +53,7 @@ def test_what_is_no_seed_is_refused_by_every_function(name, seed):
         ["samples", "none.jsonl", "--law", "law.json"],
         ["command", "--law", "law.json"],
         ["verifier", "none.py:verify"],
-        ["sampler", "none.py:sample", "--law", "none.py:law"],
+        ["sampler", "none.py:sample", "--law", "none.py:probs"],
         ["texts", "--texts", "none.jsonl"],
         ["models", "--out", "m"],
         ["transformers"],
@@ -63,7 +63,7 @@ def test_what_is_no_seed_is_refused_by_every_function(name, seed):
 )
 def test_what_is_no_seed_is_refused_by_every_command(tmp_path, monkeypatch, capsys, words, seed):
     monkeypatch.chdir(tmp_path)
-    write_law(random_law(2, 2), "law.json")
+    write_distribution(random_distribution(2, 2), "law.json")
     monkeypatch.setattr("sys.argv", ["parity-certify", *words, "--seed", str(seed)])
     with pytest.raises(SystemExit) as end:
         command.main()

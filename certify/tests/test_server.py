@@ -9,13 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from parity_certify import certify_sampler, law
+from parity_certify import certify_sampler, target_distribution
 from parity_certify.adapters.server import (
     Server,
     check_options_heeded,
-    compute_law,
+    compute_distribution,
     make_conditions,
-    select_law_options,
+    select_distribution_options,
 )
 from parity_certify.errors import ParityError
 
@@ -83,11 +83,11 @@ def connect(server, **settings):
 
 
 def test_a_server_is_certified_with_its_drafts_counted(fake):
-    true = law(lambda x: np.tile(P, (len(x), 1)), vocab=3, length=2)
+    true = target_distribution(lambda x: np.tile(P, (len(x), 1)), vocab=3, length=2)
     quiet = {"tell": lambda text: None, "draws": 299}
     certificate = certify_sampler(connect(fake), true, n=200, margin=0.4, **quiet)
     assert certificate.verdict.kind == "certified" and certificate.details["drafted"] == 600
-    wrong = law(lambda x: np.tile(P[::-1], (len(x), 1)), vocab=3, length=2)
+    wrong = target_distribution(lambda x: np.tile(P[::-1], (len(x), 1)), vocab=3, length=2)
     assert certify_sampler(connect(fake), wrong, n=200, margin=0.4, **quiet).exit_code == 1
     fake.accepts = False
     assert certify_sampler(connect(fake), true, n=200, margin=0.4, **quiet).exit_code == 2
@@ -158,27 +158,27 @@ def test_an_option_that_the_server_ignores_is_named(fake, options, ignored):
     assert engine == "vllm"
 
     def make(chosen):
-        return compute_law(compute_logits, chosen, engine, **SETTINGS)
+        return compute_distribution(compute_logits, chosen, engine, **SETTINGS)
 
     without = {name: make({k: v for k, v in options.items() if k != name}) for name in options}
-    laws = make(options), without | {", ".join(options): make({})}
+    distributions = make(options), without | {", ".join(options): make({})}
     refused = pytest.raises(ParityError, match=f"^{ignored}: the server ignores it")
     with refused if ignored else contextlib.nullcontext():
-        check_options_heeded(connect(fake, options=options), *laws)
+        check_options_heeded(connect(fake, options=options), *distributions)
 
 
-def test_a_law_that_engines_define_otherwise_needs_the_engines_name():
+def test_a_distribution_that_engines_define_otherwise_needs_the_engines_name():
     """A name that no engine has is refused; a temperature is the same for all."""
-    assert compute_law(compute_logits, {"temperature": 0.5}, "", **SETTINGS).joint.shape == (1, 9)
+    assert compute_distribution(compute_logits, {"temperature": 0.5}, "", **SETTINGS).joint.shape == (1, 9)
     with pytest.raises(ParityError, match=r"allowed: --engine .*vllm or llama.cpp"):
-        compute_law(compute_logits, {"temperature": 3.0, "top_p": 0.8}, "", **SETTINGS)
-    with pytest.raises(ParityError, match=r"^options: top_a: the law does not know it"):
-        compute_law(compute_logits, {"top_a": 0.5}, "", **SETTINGS)
+        compute_distribution(compute_logits, {"temperature": 3.0, "top_p": 0.8}, "", **SETTINGS)
+    with pytest.raises(ParityError, match=r"^options: top_a: the distribution does not know it"):
+        compute_distribution(compute_logits, {"top_a": 0.5}, "", **SETTINGS)
     with pytest.raises(ParityError, match=r"^repeat_penalty: vllm has no such option"):
-        compute_law(compute_logits, {"repeat_penalty": 1.5}, "vllm", **SETTINGS)
-    penalised = compute_law(compute_logits, {"repeat_penalty": 1.5}, "", **SETTINGS)  # of llama.cpp alone
+        compute_distribution(compute_logits, {"repeat_penalty": 1.5}, "vllm", **SETTINGS)
+    penalised = compute_distribution(compute_logits, {"repeat_penalty": 1.5}, "", **SETTINGS)  # of llama.cpp alone
     assert penalised.tables[0, 0, 0] < P[0]
-    assert select_law_options({"parallel": 4, "speculative.n_max": 3, "top_k": 2}) == {"top_k": 2}
+    assert select_distribution_options({"parallel": 4, "speculative.n_max": 3, "top_k": 2}) == {"top_k": 2}
 
 
 def test_conditions_that_a_server_ignores_are_left_out_or_faults(fake):
@@ -195,6 +195,6 @@ def test_conditions_that_a_server_ignores_are_left_out_or_faults(fake):
     conditions, missing = make_conditions(connect_more, compute_logits, 3, "vllm")
     assert len(conditions) == 6 and set(missing) == {"drafts", "end"}
     faults = [one for one in conditions if "top_k 2" in one.name and "rows" not in one.name]
-    assert certify_sampler(faults[0].sample, faults[0].law, n=200, margin=0.4, draws=299).exit_code == 1
+    assert certify_sampler(faults[0].sample, faults[0].distribution, n=200, margin=0.4, draws=299).exit_code == 1
     rows = conditions[-1].sample
     assert sorted(rows.by_prompt.values(), key=len) == [{"temperature": 0.5}, {"top_k": 2, "seed": None}]

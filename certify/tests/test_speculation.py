@@ -22,17 +22,17 @@ def make_speculation(fault="", compared=False):
 
     def speculate(draft_model, target_model, prefixes, drafts, rng):
         """Draft, record, verify."""
-        out, laws, drawn_from = prefixes, [], []
+        out, distributions, drawn_from = prefixes, [], []
         state = rng.bit_generator.state
         for _ in range(drafts):
             q = softmax(draft_model(out))
             drawn_from.append(round_to_bfloat16(q) if fault == "drawn from bfloat16" else q)
             token = q.argmax(1) if fault == "greedy drafts, soft q" else draw_tokens(drawn_from[-1], rng)
             out = np.concatenate([out, token[:, None]], 1)
-            laws.append(q)
-        laws = np.stack(laws, 1)
+            distributions.append(q)
+        distributions = np.stack(distributions, 1)
         p = np.stack([softmax(target_model(out[:, :t])) for t in range(drafts + 1)], 1)
-        recorded = laws.copy()
+        recorded = distributions.copy()
         if fault == "q overwritten":
             recorded[:, :-1] = recorded[:, 1:]
         if fault == "shared noise":
@@ -44,7 +44,7 @@ def make_speculation(fault="", compared=False):
 
 
 def test_a_correct_round_is_certified():
-    """Also where the recorded laws are compared; the drafts are counted."""
+    """Also where the recorded distributions are compared; the drafts are counted."""
     for compared in (False, True):
         c = certify_speculation(make_speculation(compared=compared), shape="batch", **SMALL)
         assert c.verdict.kind == "certified" and 0 < c.details["accepted"] < c.details["drafted"], str(c)
@@ -67,7 +67,7 @@ def test_faults_of_the_drafter_are_lossy(fault):
     assert c.verdict.kind == "lossy", str(c)
 
 
-def test_a_recorded_law_that_no_sample_tells_from_the_drawn_one_is_found_by_comparison():
+def test_a_recorded_distribution_that_no_sample_tells_from_the_drawn_one_is_found_by_comparison():
     """Drafts drawn from bfloat16 and float32 recorded, .002 apart: certified as far as samples go."""
     fault = "drawn from bfloat16"
     assert certify_speculation(make_speculation(fault), shape="batch", **SMALL).verdict.kind == "certified"

@@ -17,7 +17,7 @@ V, L = 50, 12
 
 
 def compute_conditionals(previous, rng_seed=0):
-    """Compute laws [n, V] of the token behind `previous` [n], from a random table."""
+    """Compute distributions [n, V] of the token after `previous` [n], from a random table."""
     table = np.random.default_rng(rng_seed).standard_normal((V, V)) * 1.5
     p = np.exp(table)
     return (p / p.sum(-1, keepdims=True))[previous]
@@ -69,7 +69,7 @@ def test_tokens_that_were_not_among_the_likeliest_are_one_rank():
     ]
     source = OfEngine(texts, Judged(texts, math.inf, print))
     assert source.tokens.tolist() == [[0, 2]]
-    assert np.allclose(source.compute_laws(0, 1)[0, 0], [0.6, 0.3, 0.1])
+    assert np.allclose(source.compute_probs(0, 1)[0, 0], [0.6, 0.3, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_a_text_may_hold_any_line_separator_of_unicode(tmp_path):
     assert len(read_texts(file)) == 40
 
 
-LAWS = compute_conditionals(np.arange(V))
-DRAFTS = 0.5 * LAWS + 0.5 * compute_conditionals(np.arange(V), rng_seed=1)
+DISTRIBUTIONS = compute_conditionals(np.arange(V))
+DRAFTS = 0.5 * DISTRIBUTIONS + 0.5 * compute_conditionals(np.arange(V), rng_seed=1)
 
 
 def speculate(rng, factor, n=200, length=64, late=0):
@@ -126,7 +126,7 @@ def speculate(rng, factor, n=200, length=64, late=0):
     rows = np.arange(n)
     first = previous
     for t in range(length):
-        p, q = LAWS[previous], DRAFTS[previous]
+        p, q = DISTRIBUTIONS[previous], DRAFTS[previous]
         x = (rng.random((n, 1)) >= q.cumsum(1)).sum(1).clip(max=V - 1)
         accept = rng.random(n) < (factor if t >= late else 1) * p[rows, x] / q[rows, x]
         rest = np.maximum(p - q, 0).cumsum(1)
@@ -136,13 +136,13 @@ def speculate(rng, factor, n=200, length=64, late=0):
 
 
 def judge(first, tokens, seed=0):
-    """Judge texts [n, L] behind prompts [n] of one token against LAWS; return the verdict."""
+    """Judge texts [n, L] after prompts [n] of one token against DISTRIBUTIONS; return the verdict."""
     texts = [{"tokens": row} for row in tokens]
     judged = Judged(texts, math.inf, print)
     judged.texts, judged.tokens = tokens.shape[0], tokens.size
     previous = np.concatenate([first[:, None], tokens[:, :-1]], 1)
     source = SimpleNamespace(texts=texts, tokens=tokens, pieces=[(i, 0) for i in range(len(texts))], chunk=64)
-    source.compute_laws = lambda a, b: torch.from_numpy(LAWS[previous[a:b]])
+    source.compute_probs = lambda a, b: torch.from_numpy(DISTRIBUTIONS[previous[a:b]])
     return judge_texts(make_rows(source, "table", 0.05, seed), judged, 0.05)
 
 

@@ -1,4 +1,5 @@
-"""transformers as a black box: its laws are its own, its faults are found, what cannot be loaded is one line."""
+"""transformers as a black box: its distributions are its own, its faults are found, what cannot be loaded is one
+line."""
 
 import copy
 import json
@@ -11,7 +12,7 @@ torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transfo
 from parity_certify import __main__ as command  # noqa: E402
 from parity_certify import certify_sampler, models, texts  # noqa: E402
 from parity_certify.adapters import transformers as T  # noqa: E402
-from parity_certify.adapters.mending import diagnose_by_mending  # noqa: E402
+from parity_certify.adapters.replaying import diagnose_by_replaying  # noqa: E402
 from parity_certify.errors import ParityError  # noqa: E402
 from parity_certify.texts import certify_texts  # noqa: E402
 
@@ -21,23 +22,25 @@ QUIET = {"tell": lambda text: None, "draws": 299}
 
 @pytest.fixture(scope="module")
 def pair():
-    """A tiny target, and an assistant whose laws differ from it."""
+    """A tiny target, and an assistant whose distributions differ from it."""
     target = models.make_model("llama", 4, 0)
     return target, models.make_speculator(target, 0.3)
 
 
-def test_the_law_of_a_model_is_its_own(pair):
+def test_the_distribution_of_a_model_is_its_own(pair):
     """Temperature and top-k by hand; the enumeration in float64; an end token is absorbed."""
     model = pair[0]
-    law = T.compute_law(model, PROMPTS, 2, {"temperature": 0.7, "top_k": 2, "num_assistant_tokens": 3})
+    distribution = T.compute_distribution(
+        model, PROMPTS, 2, {"temperature": 0.7, "top_k": 2, "num_assistant_tokens": 3}
+    )
     with torch.no_grad():
         logits = model.double()(torch.tensor([[3, 2, 1]])).logits[0, -1]
         model.float()
     top = logits.topk(2).indices
     p = torch.zeros(4, dtype=torch.float64)
     p[top] = (logits[top] / 0.7).softmax(-1)
-    assert np.allclose(law.tables[1, 2], p.numpy()) and np.allclose(law.joint.sum(1), 1)
-    ended = T.compute_law(model, PROMPTS, 2, end=1)
+    assert np.allclose(distribution.tables[1, 2], p.numpy()) and np.allclose(distribution.joint.sum(1), 1)
+    ended = T.compute_distribution(model, PROMPTS, 2, end=1)
     assert np.allclose(ended.tables[:, 2], np.eye(4)[1]) and not np.allclose(ended.tables[:, 1], np.eye(4)[1])
 
 
@@ -46,7 +49,7 @@ def test_models_are_neither_flat_nor_certain(kind):
     model = models.make_model(kind, 3, 0)
     assert abs(models.measure_entropy(model, 3) - models.SPREAD) < 0.02
     certificate = certify_sampler(
-        T.Generate(model, 2), T.compute_law(model, [[0, 1]], 2), n=60, margin=0.9, **QUIET, batch=30
+        T.Generate(model, 2), T.compute_distribution(model, [[0, 1]], 2), n=60, margin=0.9, **QUIET, batch=30
     )
     assert certificate.exit_code == 0 and certificate.details["drafted"] is None, str(certificate)
 
@@ -56,13 +59,15 @@ def test_a_speculator_is_as_far_away_as_was_asked(pair, tmp_path):
     assert abs(models.compute_mean_tv(*map(models.compute_conditionals, pair)) - 0.3) < 0.015
     models.save_model(target, tmp_path)
     loaded = T.load_model(tmp_path)
-    assert np.allclose(T.compute_law(loaded, PROMPTS, 3).cells, T.compute_law(target, PROMPTS, 3).cells)
+    assert np.allclose(
+        T.compute_distribution(loaded, PROMPTS, 3).cells, T.compute_distribution(target, PROMPTS, 3).cells
+    )
     assert T.load_tokenizer(tmp_path).encode("dab") == [3, 0, 1]
 
 
 def test_tokens_and_text_are_the_same(pair, tmp_path):
     """A row of tokens is its letters, special tokens left out, and comes back from them. The end token, which engines
-    ask for, is behind the model's vocabulary; none finds another one, at which its drawing would end."""
+    ask for, is after the model's vocabulary; none finds another one, at which its drawing would end."""
     tokenizer = T.load_tokenizer(models.save_model(pair[0], tmp_path))
     for row in np.random.default_rng(0).integers(4, size=(20, 6)).tolist():
         text = tokenizer.decode(row, skip_special_tokens=True)
@@ -87,12 +92,12 @@ def test_a_gguf_file_holds_the_same_weights(pair, tmp_path):
     assert np.array_equal(tensors["blk.0.attn_q.weight"][::2], q.reshape(2, 2, 4, 16)[:, 0].reshape(8, 16))
 
 
-def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
-    """A candidate generator that records another law than it drew from is rejected, and named."""
+def test_an_assistant_passes_and_a_wrong_draft_distribution_does_not(pair):
+    """A candidate generator that records another distribution than it drew from is rejected, and named."""
     target, assistant = pair
     options = {"assistant_model": assistant, "num_assistant_tokens": 2}
-    law = T.compute_law(target, PROMPTS, 3, options)
-    certificate = certify_sampler(T.Generate(target, 3, options), law, n=100, margin=0.5, **QUIET)
+    distribution = T.compute_distribution(target, PROMPTS, 3, options)
+    certificate = certify_sampler(T.Generate(target, 3, options), distribution, n=100, margin=0.5, **QUIET)
     assert certificate.exit_code == 0, str(certificate)
     assert 0 < certificate.details["accepted"] < certificate.details["drafted"], str(certificate)
 
@@ -113,23 +118,25 @@ def test_an_assistant_passes_and_a_wrong_draft_law_does_not(pair):
             self.inner.update_candidate_strategy(*arguments)
 
     wrong = T.Generate(target, 3, options | {"candidate_generator": Flat})
-    law_, offered, block = T.record_draft_law(wrong, law, n=20)
-    assert block == 2 and not offered[:, T.count_prefixes(4, 2) :].any() and np.allclose(law_.tables.sum(-1), 1)
-    certificate = certify_sampler(wrong, law, n=600, margin=0.5, batch=25, **QUIET)
+    distribution_, offered, block = T.record_draft_distribution(wrong, distribution, n=20)
+    assert (
+        block == 2 and not offered[:, T.count_prefixes(4, 2) :].any() and np.allclose(distribution_.tables.sum(-1), 1)
+    )
+    certificate = certify_sampler(wrong, distribution, n=600, margin=0.5, batch=25, **QUIET)
     assert certificate.exit_code == 1, str(certificate)
 
 
 @pytest.mark.parametrize("mode", [pytest.param("continuous batching", marks=pytest.mark.long), "a head"])
 def test_other_ways_of_generate(pair, tmp_path, mode):
-    """They draw, the head drafts, and another law than the model's is rejected."""
+    """They draw, the head drafts, and another distribution than the model's is rejected."""
     model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, T.Continuous
     if mode == "a head":
         model, options, make = T.load_model(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
-    law = T.compute_law(model, PROMPTS, 3, options)
-    certificate = certify_sampler(make(model, 3, options), law, n=100, margin=0.9, **QUIET)
+    distribution = T.compute_distribution(model, PROMPTS, 3, options)
+    certificate = certify_sampler(make(model, 3, options), distribution, n=100, margin=0.9, **QUIET)
     assert certificate.exit_code == 0, str(certificate)
     assert (certificate.details["drafted"] is None) == (make is T.Continuous), str(certificate)
-    colder = T.compute_law(model, PROMPTS, 3, {"temperature": 0.4})
+    colder = T.compute_distribution(model, PROMPTS, 3, {"temperature": 0.4})
     assert certify_sampler(make(model, 3, options), colder, n=400, margin=0.9, **QUIET).exit_code == 1
 
 
@@ -210,11 +217,11 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path, clock, monkeyp
     assert partial.details["seconds"] <= 400 and f"{n} texts of 800: the time was used up" in str(partial)
 
 
-def test_a_greedy_law_is_one_of_certain_tokens(pair):
-    law = T.compute_law(pair[0], PROMPTS, 3, {"do_sample": False})
-    assert set(np.unique(law.tables)) == {0.0, 1.0}
+def test_a_greedy_distribution_is_one_of_certain_tokens(pair):
+    distribution = T.compute_distribution(pair[0], PROMPTS, 3, {"do_sample": False})
+    assert set(np.unique(distribution.tables)) == {0.0, 1.0}
     sampler = T.Generate(pair[0], 3, {"do_sample": False, "assistant_model": pair[1], "num_assistant_tokens": 2})
-    certificate = certify_sampler(sampler, law, n=100, margin=0.9, **QUIET)
+    certificate = certify_sampler(sampler, distribution, n=100, margin=0.9, **QUIET)
     assert certificate.exit_code == 0 and certificate.details["rounds"] > 1, str(certificate)
 
 
@@ -229,15 +236,15 @@ def test_a_model_may_be_wider(kind):
 def test_guidance_with_an_assistant_is_rejected_and_located(pair):
     """Found in transformers 5.23.0: guidance keeps what was tried and dropped. Plain sampling does not."""
     if transformers.__version__ != "5.23.0":
-        pytest.skip("the table of docs/results/engines.md is of 5.23.0; another version may be mended")
+        pytest.skip("the table of docs/results/engines.md is of 5.23.0; another version may be fixed")
     drafted = {"assistant_model": pair[1], "num_assistant_tokens": 3}
     options = drafted | {"guidance_scale": 3.0}
-    law = T.compute_law(pair[0], PROMPTS, 3, options)
+    distribution = T.compute_distribution(pair[0], PROMPTS, 3, options)
     sampler = T.Generate(pair[0], 3, options)
-    certificate = certify_sampler(sampler, law, n=200, batch=50, **QUIET)
+    certificate = certify_sampler(sampler, distribution, n=200, batch=50, **QUIET)
     assert certificate.exit_code == 1, str(certificate)
-    assert "FreeGuidance" in diagnose_by_mending(sampler, law, 50, 2)["name"]
-    assert diagnose_by_mending(T.Generate(pair[0], 3, drafted), law, 50, 2) is None
+    assert "FreeGuidance" in diagnose_by_replaying(sampler, distribution, 50, 2)["name"]
+    assert diagnose_by_replaying(T.Generate(pair[0], 3, drafted), distribution, 50, 2) is None
 
 
 def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
@@ -248,9 +255,9 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         T.load_model(tmp_path)
     assert "\n" not in str(error.value)
     with pytest.raises(ParityError, match=r"too many to enumerate .*; length 7 or less; or .*its texts"):
-        T.compute_law(pair[0], [[0]], 12)
+        T.compute_distribution(pair[0], [[0]], 12)
     with pytest.raises(ParityError, match=r"generate refuses them: .*'paralel'"):
-        T.compute_law(pair[0], [[0]], 2, {"paralel": 4})
+        T.compute_distribution(pair[0], [[0]], 2, {"paralel": 4})
     with pytest.raises(ParityError, match="head_dim 32: allowed for llama, "):
         models.make_model("t5", 4, 0, head_dim=32)
     with pytest.raises(ParityError, match="hidden_size 33: allowed: an even number"):

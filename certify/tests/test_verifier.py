@@ -1,4 +1,4 @@
-"""Correct verifiers are certified, planted faults are lossy, and what is no verifier is one line."""
+"""Correct verifiers are certified, injected faults are lossy, and what is no verifier is one line."""
 
 import random
 
@@ -21,7 +21,7 @@ def test_correct_verifiers_are_certified(name):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_planted_faults_are_lossy(name):
+def test_injected_faults_are_lossy(name):
     verify, shape, problems = FAULTS[name]
     # Trees take long, as they are drawn node by node: their margin is wider, for fewer samples.
     certificate = certify_verifier(verify, shape=shape, problems=problems, margin=0.1 if shape == "tree" else 0.01)
@@ -45,13 +45,13 @@ def test_rows_one_by_one_give_the_same_verdict_by_seed():
 
 def test_a_caller_that_draws_the_bonus_itself_is_certified():
     def drop_bonus(tokens, q, p, rng):
-        """Verify a chain, but leave out the token behind all drafts."""
+        """Verify a chain, but leave out the token after all drafts."""
         return chain(tokens, q, p, rng)[:, :-1]
 
     assert certify_verifier(drop_bonus, shape="batch", margin=0.1, **SMALL).verdict.kind == "certified"
 
 
-def test_nothing_accepted_or_equal_laws_alone_are_inconclusive():
+def test_nothing_accepted_or_equal_distributions_alone_are_inconclusive():
     def accept_none(tokens, q, p, rng):
         """Accept no draft, and draw a token of the target."""
         return (rng.random(len(p))[:, None] >= p[:, 0].cumsum(1)).sum(1).clip(max=2)[:, None]
@@ -68,7 +68,7 @@ def return_value(value):
     return {"verify": lambda tokens, q, p: value, "problems": ("soft",), **SMALL}
 
 
-def change_laws(**changes):
+def change_distributions(**changes):
     """Make settings of a certification with the tables `draft` or `target` of its problem replaced."""
     problem = make_problem("soft", 3, 2)
     tables = {"draft": problem.draft.copy(), "target": problem.target.copy()} | changes
@@ -83,7 +83,7 @@ def spoil_table(value):
 
 
 def greedy(tokens, q, p):
-    """Return the likeliest token at each position, behind drafts that are these."""
+    """Return the likeliest token at each position, after drafts that are these."""
     best = p.argmax(-1)
     kept = (np.cumprod(tokens == best[:, :-1], 1)).sum(1)
     return np.where(np.arange(best.shape[1]) <= kept[:, None], best, -1)
@@ -102,9 +102,9 @@ def reseed(tokens, q, p):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (change_laws(target=spoil_table(0.9)), "law: mine, target, row 4: not a law"),
-        (change_laws(target=spoil_table(np.nan)), "law: mine, target, row 4: not a law"),
-        (change_laws(draft=np.ones((2, 3)) / 3), r"mine, draft: shape \(2, 3\); allowed: \(4, 3\)"),
+        (change_distributions(target=spoil_table(0.9)), "distribution: mine, target, row 4: not a distribution"),
+        (change_distributions(target=spoil_table(np.nan)), "distribution: mine, target, row 4: not a distribution"),
+        (change_distributions(draft=np.ones((2, 3)) / 3), r"mine, draft: shape \(2, 3\); allowed: \(4, 3\)"),
         ({"verify": chain, "vocab": 50}, r"vocab 50, drafts 3: .* vocab\^\(drafts \+ 1\) up to 20000"),
         ({"verify": chain, "shape": "forest"}, "shape 'forest': allowed: row, batch, tree"),
         ({"verify": chain, "problems": ("hard",)}, "problems: 'hard'; allowed: soft, sparse, point, equal"),

@@ -13,7 +13,7 @@ SAMPLER = """
 import sys
 import numpy as np
 P = np.array([0.5, 0.3, 0.2])
-def law(prefixes): return np.tile(P, (len(prefixes), 1))
+def probs(prefixes): return np.tile(P, (len(prefixes), 1))
 def sample(prompts, seed):
     assert not {"torch", "transformers", "pytest"} & set(sys.modules)
     return np.random.default_rng(seed).choice(3, p=P, size=(len(prompts), 2))
@@ -40,6 +40,17 @@ def test_the_wheel_certifies_in_an_empty_environment(tmp_path):
     assert shown.returncode == 0 and "sampler FILE.py:FUNCTION" in shown.stdout, shown.stderr
     (tmp_path / "own.py").write_text(SAMPLER)
     for name, code in (("sample", 0), ("wrong", 1)):
-        words = ["sampler", f"own.py:{name}", "--law", "own.py:law", "--vocab", "3", "--length", "2", "--margin", "0.2"]
+        words = [
+            "sampler",
+            f"own.py:{name}",
+            "--law",
+            "own.py:probs",
+            "--vocab",
+            "3",
+            "--length",
+            "2",
+            "--margin",
+            "0.2",
+        ]
         run = run_uv(*tool, *words, folder=tmp_path)
         assert run.returncode == code, run.stderr

@@ -38,7 +38,8 @@ CONFIGURATIONS = {
 
 
 def make_model(name: str, vocab: int = 40) -> torch.nn.Module:
-    """Make a small random network of an architecture of CONFIGURATIONS, with laws that are far from uniform."""
+    """Make a small random network of an architecture of CONFIGURATIONS, with distributions that are far from
+    uniform."""
     family, sizes = CONFIGURATIONS[name]
     sizes = sizes | {"vocab_size": vocab}
     config_class = getattr(hf, f"{family}{'Text' if name in ('gemma3', 'emu3') else ''}Config")

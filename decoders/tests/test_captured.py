@@ -48,7 +48,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 def decode(model, method, draft=None, **options):
-    """Generate 40 tokens behind two prompts by a method; return them and what they cost."""
+    """Generate 40 tokens after two prompts by a method; return them and what they cost."""
     if method in decoders.DRAFTED:
         options["draft_model"] = draft
     options = SAMPLE | {"max_new_tokens": 40, "eos_token_id": None, "return_dict_in_generate": True} | options
@@ -81,7 +81,7 @@ def test_captured_passes_make_the_same_tokens(models, as_on_a_gpu, monkeypatch, 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("method", ["sjd_coupled", "mtj"])
-def test_captured_passes_have_the_law_of_a_request(models, as_on_a_gpu, method, request_name):
+def test_captured_passes_have_the_distribution_of_a_request(models, as_on_a_gpu, method, request_name):
     options = REQUESTS[request_name]
     assert_same(decode(models[0], method, capture=True, **options), decode(models[0], method, **options))
 
@@ -154,7 +154,7 @@ def test_a_number_that_is_read_back_is_noticed():
 def aot(monkeypatch):
     """Compile without inductor, whose code for a CPU takes a minute to make; count from no graphs."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11):
-        pytest.skip("torch before 2.11 was not tried but for 2.6, which cannot trace transformers' own code")
+        pytest.skip("torch before 2.11 was not tried except for 2.6, which cannot trace transformers' own code")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
@@ -184,7 +184,7 @@ def test_a_pass_over_images_compiles_as_one_graph_for_all_calls(aot, capsys, met
 
 
 @pytest.mark.parametrize("request_name", ["filters", pytest.param("guidance", marks=pytest.mark.long)])
-def test_compiled_passes_have_the_law_of_a_request(models, aot, request_name):
+def test_compiled_passes_have_the_distribution_of_a_request(models, aot, request_name):
     options = REQUESTS[request_name] | {"top_p": 0.9}
     assert_same(decode(models[0], "mtj", compile=True, **options), decode(models[0], "mtj", **options))
     assert aot["unique_graphs"] == 1

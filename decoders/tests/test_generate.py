@@ -1,4 +1,4 @@
-"""Decoders through `generate`: the law of the model, and all that people ask of `generate`."""
+"""Decoders through `generate`: the distribution of the model, and all that people ask of `generate`."""
 
 import shutil
 import sys
@@ -23,7 +23,7 @@ def llama():
 
 
 def decode(model, method, ids=IDS, **options):
-    """Generate at most 24 tokens behind prompts by a method of `parity_decoders.transformers`; `options` are of
+    """Generate at most 24 tokens after prompts by a method of `parity_decoders.transformers`; `options` are of
     `generate`."""
     return model.generate(ids, custom_generate=getattr(decoders, method), **SAMPLE | {"max_new_tokens": 24} | options)
 
@@ -147,7 +147,7 @@ class Words:
 
 
 def stream_text(llama, options):
-    """Generate behind one prompt with the options for a streamer, and return the new tokens and the text that an
+    """Generate after one prompt with the options for a streamer, and return the new tokens and the text that an
     iterator over the streamer gets."""
     streamer = hf.TextIteratorStreamer(Words(), skip_prompt=True, timeout=0)  # all of it is there by then
     ids = llama.generate(IDS[1:], **SAMPLE | {"attention_mask": None, "max_new_tokens": 12}, **options(streamer))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from decoders.tests.image_models import Chameleon, Emu3, Emu3p5, GlmImage, ImageGPT, Janus, Liquid
-from parity_certify import certify_sampler, law
+from parity_certify import certify_sampler, target_distribution
 
 from parity_decoders import transformers as decoders
 from parity_decoders.distribution import Guidance
@@ -239,7 +239,7 @@ def enumerate_two(case, request):
         prefixes = np.asarray(prefixes)  # the first column stands for the prompt
         return np.tile(first, (len(prefixes), 1)) if prefixes.shape[1] == 1 else second[prefixes[:, 1]]
 
-    return law(follow, vocab=len(first), length=2, prompts=[[0]])
+    return target_distribution(follow, vocab=len(first), length=2, prompts=[[0]])
 
 
 @pytest.mark.parametrize("method", ["ar", "sjd"])

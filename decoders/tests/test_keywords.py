@@ -5,13 +5,13 @@ import pytest
 import torch
 import transformers as hf
 from decoders.tests.architectures import make_model
-from parity_certify.adapters.transformers import compute_laws
+from parity_certify.adapters.transformers import compute_probs
 from scipy.stats import chi2
 
 from parity_decoders import transformers as decoders
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 IDS = torch.tensor([[0, 0, 5, 6], [3, 4, 5, 7], [0, 9, 8, 6]])
 NEGATIVE = torch.tensor([[0, 8, 9, 12, 4], [9, 8, 7, 6, 9], [0, 0, 7, 7, 11]])
@@ -93,7 +93,7 @@ ONLY_SAMPLED |= {"renormalize_logits", "num_return_sequences"}
 
 
 def generate(model, ids, sample, **keywords):
-    """Generate 14 tokens behind prompts ids [B, P], padded with 0."""
+    """Generate 14 tokens after prompts ids [B, P], padded with 0."""
     defaults = {"attention_mask": (ids != 0).long(), "max_new_tokens": 14, "pad_token_id": 0, "eos_token_id": None}
     defaults |= {"top_k": 0, "do_sample": sample}
     return model.generate(ids, **defaults | keywords)
@@ -101,14 +101,14 @@ def generate(model, ids, sample, **keywords):
 
 @pytest.fixture
 def shared_noise(monkeypatch):
-    """Let plain `generate` draw its n-th tokens by the race of our decoders' n-th position, seed SEED."""
+    """Let plain `generate` draw its n-th tokens by the draw of our decoders' n-th position, seed SEED."""
     calls = []
 
     def draw(p, num_samples):
         noise = counted_noise(SEED, range(len(p)), torch.float32)
         exponential = noise.exponential("sample", torch.full((len(p),), len(calls)), p.shape[1])
         calls.append(p)
-        return race(p, exponential)[:, None]
+        return sample_token(p, exponential)[:, None]
 
     monkeypatch.setattr(torch, "multinomial", draw)
     return calls
@@ -163,26 +163,26 @@ def test_guidance_is_that_of_generate_in_other_architectures(shared_noise, name)
 
 
 @pytest.mark.parametrize("method", ["sjd", "jacobi"])
-def test_decoders_of_other_tokens_draw_the_law_of_generate(method):
-    """By the counts of all 64 texts of three tokens, guided by a negative prompt; the law of another does not fit. A
-    false alarm has probability 1e-4."""
+def test_decoders_of_other_tokens_draw_the_distribution_of_generate(method):
+    """By the counts of all 64 texts of three tokens, guided by a negative prompt; the distribution of another does not
+    fit. A false alarm has probability 1e-4."""
     model, n = make_model("gpt2", 4), 4000
     model.generation_config.eos_token_id = None
     ids, negative = torch.tensor([[3, 1, 2, 1]]), torch.tensor([[1, 2, 3]])
     paths = torch.cartesian_prod(*[torch.arange(4)] * 3)
 
-    def enumerate_law(negative):
+    def enumerate_probs(negative):
         options = {"guidance_scale": 2.0, "negative_prompt_ids": negative.expand(64, -1)}
-        steps = compute_laws(model, ids.expand(64, -1), paths, options, None)
+        steps = compute_probs(model, ids.expand(64, -1), paths, options, None)
         return torch.stack([p.gather(1, paths[:, i : i + 1])[:, 0] for i, p in enumerate(steps)]).double().prod(0)
 
     options = {"custom_generate": getattr(decoders, method), "seed": SEED, "max_new_tokens": 3, "window": 3}
     guidance = {"guidance_scale": 2.0, "negative_prompt_ids": negative.expand(n, -1)}
     tokens = generate(model, ids.expand(n, -1), True, **options, **guidance)[:, 4:]
     counts = torch.bincount(tokens @ torch.tensor([16, 4, 1]), minlength=64).double()
-    rare = enumerate_law(negative) * n < 5  # pooled
+    rare = enumerate_probs(negative) * n < 5  # pooled
     for other, fits in ((negative, True), (torch.tensor([[1, 2, 2]]), False)):
-        expected = enumerate_law(other) * n
+        expected = enumerate_probs(other) * n
         observed, expected = (torch.cat([x[~rare], x[rare].sum()[None]]) for x in (counts, expected))
         p = chi2.sf(float(((observed - expected) ** 2 / expected.clamp(min=1e-9)).sum()), len(expected) - 1)
         assert (p > 1e-4) == fits

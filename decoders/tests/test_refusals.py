@@ -72,7 +72,7 @@ def test_sliding_windows_of_other_models_are_refused():
         ({"num_beams": 2}, "num_beams 2; allowed: 1"),
         ({"output_scores": True}, "output_scores"),
         ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds"),
-        ({"attention_mask": torch.tensor([[1, 1, 0]])}, "padding behind tokens; allowed: on the left"),
+        ({"attention_mask": torch.tensor([[1, 1, 0]])}, "padding after tokens; allowed: on the left"),
         ({"position_ids": torch.tensor([[3, 4, 5]])}, "position_ids; allowed"),
         ({"draft_model": make_model("gpt2")}, "sjd: draft_model GPT2LMHeadModel; allowed: none"),
         ({"token_type_ids": None, "inputs_embeds": None, "labels": IDS}, "labels"),
@@ -167,7 +167,7 @@ def test_no_seed_draws_from_torchs_generator_but_not_in_verify():
 @pytest.mark.parametrize(
     ("name", "message"), [("gpt2", "in training mode.*: distributions"), ("llama", "gradient checkpointing")]
 )
-def test_training_models_whose_laws_change_are_refused(name, message):
+def test_training_models_whose_distributions_change_are_refused(name, message):
     """Also after a call in evaluation mode, which was right."""
     model = make_model(name)
     options = {"max_new_tokens": 4, "custom_generate": decoders.sjd, "pad_token_id": 0}
@@ -199,7 +199,7 @@ def test_a_draft_model_of_other_tokens_is_one_line():
         )
 
 
-def test_guidance_behind_another_processor_is_refused():
+def test_guidance_after_another_processor_is_refused():
     model = make_model("llama")
     processors = hf.LogitsProcessorList(
         [hf.TemperatureLogitsWarper(0.5), hf.UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, model)]
@@ -223,7 +223,7 @@ class OwnLlama(hf.LlamaForCausalLM):
 
 
 def make_by_length(name, config=None):
-    """Make a small random model whose rotary table changes behind 16 tokens: "longrope", "dynamic", or "own", a class
+    """Make a small random model whose rotary table changes after 16 tokens: "longrope", "dynamic", or "own", a class
     whose configuration says nothing of it."""
     if name == "longrope":
         sizes = SIZES | {"original_max_position_embeddings": 16, "rope_parameters": LONGROPE}
@@ -243,7 +243,7 @@ def make_by_length(name, config=None):
 
 
 def compare_with_generate(model, prompt, new):
-    """Assert that 'sjd_coupled' returns the greedy tokens of plain `generate` behind a prompt of so many tokens."""
+    """Assert that 'sjd_coupled' returns the greedy tokens of plain `generate` after a prompt of this many tokens."""
     ids = torch.randint(3, 40, (1, prompt), generator=torch.Generator().manual_seed(1))
     keywords = {"do_sample": False, "max_new_tokens": new, "pad_token_id": 0, "eos_token_id": None}
     plain = model.generate(ids, **keywords)

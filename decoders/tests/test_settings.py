@@ -384,7 +384,7 @@ def make_with_positions(name):
 
 
 class StopAt(hf.StoppingCriteria):
-    """Stops where so many tokens stand."""
+    """Stops where this many tokens stand."""
 
     def __init__(self, size):
         self.size = size
@@ -394,7 +394,7 @@ class StopAt(hf.StoppingCriteria):
 
 
 def stop_at(size):
-    """Make criteria that stop at so many tokens."""
+    """Make criteria that stop at this many tokens."""
     return {"stopping_criteria": hf.StoppingCriteriaList([StopAt(size)]), "max_new_tokens": 100}
 
 

@@ -1,4 +1,4 @@
-"""Laws of windows and trees through slots, against the models' own forward on each row alone."""
+"""Distributions of windows and trees through slots, against the models' own forward on each row alone."""
 
 import pytest
 import torch
@@ -9,11 +9,11 @@ from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.slots import SlotNetwork
 
 PROMPTS = [[0, 0, 0, 5, 9, 11, 4, 3], [7, 8, 9, 12, 30, 5, 21, 17]]  # the first is padded on the left
-LENGTH = 12  # tokens behind the prompts, beyond the sliding windows of 6
+LENGTH = 12  # tokens after the prompts, beyond the sliding windows of 6
 
 
 def draw_tokens() -> torch.Tensor:
-    """Draw random tokens [2, LENGTH] to feed behind PROMPTS."""
+    """Draw random tokens [2, LENGTH] to feed after PROMPTS."""
     return torch.randint(3, 40, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
@@ -46,7 +46,7 @@ def aligned(request, monkeypatch):
 
 
 @torch.inference_mode()
-def test_windows_have_the_laws_of_forward(model, aligned):
+def test_windows_have_the_distributions_of_forward(model, aligned):
     tokens = draw_tokens()
     network = make_network(model)
     last = torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]])
@@ -64,7 +64,7 @@ def test_windows_have_the_laws_of_forward(model, aligned):
 
 
 @torch.inference_mode()
-def test_rows_at_different_positions_have_the_laws_of_forward(model):
+def test_rows_at_different_positions_have_the_distributions_of_forward(model):
     tokens = draw_tokens()
     network = make_network(model)
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)
@@ -77,7 +77,7 @@ def test_rows_at_different_positions_have_the_laws_of_forward(model):
 
 
 @torch.inference_mode()
-def test_trees_have_the_laws_of_forward(model, aligned):
+def test_trees_have_the_distributions_of_forward(model, aligned):
     tokens = draw_tokens()
     network = make_network(model)
     feed = torch.cat([torch.tensor([[PROMPTS[0][-1]], [PROMPTS[1][-1]]]), tokens], 1)

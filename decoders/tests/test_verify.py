@@ -1,4 +1,4 @@
-"""`verify` finds planted faults in eight rows, in float32 and bfloat16, and no fault in correct decoders."""
+"""`verify` finds injected faults in eight rows, in float32 and bfloat16, and no fault in correct decoders."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ KEYWORDS = {"attention_mask": UNPADDED, "max_new_tokens": 48, "window": 8, "pad_
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def model(request):
-    """A random Llama whose laws are far from uniform, in each dtype."""
+    """A random Llama whose distributions are far from uniform, in each dtype."""
     torch.manual_seed(0)
     made = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
     with torch.no_grad():
@@ -35,9 +35,9 @@ def model(request):
 
 
 def store_one_off(self, tokens, positions):
-    """Compute logits, with tokens behind the first in the next slot (a fault)."""
-    behind = torch.arange(tokens.shape[1]) > 0
-    return LOGITS(self, tokens, (positions + behind).clamp(max=self.cache.on.shape[1] - 1 - self.prefix))
+    """Compute logits, with tokens after the first in the next slot (a fault)."""
+    after = torch.arange(tokens.shape[1]) > 0
+    return LOGITS(self, tokens, (positions + after).clamp(max=self.cache.on.shape[1] - 1 - self.prefix))
 
 
 def see_padding(self, tokens, positions):
@@ -55,15 +55,15 @@ LOGITS = SlotNetwork.logits
 def test_a_fault_of_the_cache_is_found(model, monkeypatch, fault):
     model.generate(
         PROMPTS, **KEYWORDS, do_sample=True, custom_generate=sjd_coupled
-    )  # compares laws of nine tokens once
+    )  # compares distributions of nine tokens once
     monkeypatch.setattr(SlotNetwork, "logits", fault)
     found = verify(model, PROMPTS, sjd_coupled, **KEYWORDS)
     assert found.is_fault, found
 
 
-def test_a_law_that_is_stored_wrong_is_found(model, monkeypatch):
-    write = window.LawsByPosition.write
-    monkeypatch.setattr(window.LawsByPosition, "write", lambda self, i, laws: write(self, i, laws.roll(1, 1)))
+def test_a_distribution_that_is_stored_wrong_is_found(model, monkeypatch):
+    write = window.ProbsByPosition.write
+    monkeypatch.setattr(window.ProbsByPosition, "write", lambda self, i, probs: write(self, i, probs.roll(1, 1)))
     found = verify(model, PROMPTS, sjd, **KEYWORDS)
     assert found.is_fault, found
 

@@ -1,4 +1,4 @@
-"""Does a fast decoder still draw from the model's distribution, and what does it save? `parity.load` makes pictures."""
+"""Does a fast decoder still draw from the model's distribution, and what does it save? `parity.load` makes images."""
 
 import importlib
 from typing import Any

@@ -9,10 +9,10 @@ from logging import WARNING, Handler, LogRecord
 from pathlib import Path
 from typing import Any, TextIO
 
-TAIL = 12  # so many lines of a failed job's log are printed
-SHOWN = 8  # so many running jobs at most are shown on a terminal
-EVERY = 60.0  # elsewhere a few of them are printed every so many seconds
-LONGEST = 3  # so many of them, those that have run longest
+TAIL = 12  # this many lines of a failed job's log are printed
+SHOWN = 8  # this many running jobs at most are shown on a terminal
+EVERY = 60.0  # elsewhere a few of them are printed every this many seconds
+LONGEST = 3  # this many of them, those that have run longest
 GATHER = ("all", "equality", "image", "text", "continuous")  # these rules only gather files and take no time
 STOPPED = ("KeyboardInterrupt", "stopped")  # a job that Ctrl-C ended has one of these as its last line
 STOPPING = "Terminating processes on user request"  # Snakemake prints this on Ctrl-C

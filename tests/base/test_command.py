@@ -24,7 +24,7 @@ from parity.base.verdict_table import table
     ],
     ids=lambda x: getattr(x, "strerror", None) or type(x).__name__,
 )
-def test_an_error_that_a_user_can_mend_is_one_line(error, beginning, capsys):
+def test_an_error_that_a_user_can_fix_is_one_line(error, beginning, capsys):
     def fail():
         raise error
 

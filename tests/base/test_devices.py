@@ -73,10 +73,10 @@ def test_items_that_do_not_fit_run_in_smaller_batches(capsys):
         return items * 2
 
     items = torch.arange(7)
-    assert torch.cat(list(devices.run_in_batches(double, items, 6, "pictures"))).equal(items * 2)
+    assert torch.cat(list(devices.run_in_batches(double, items, 6, "images"))).equal(items * 2)
     assert sizes == [6, 3, 1, 1, 1, 1, 1, 1, 1]
-    assert capsys.readouterr().err.count("out of memory: pictures: ") == 2
+    assert capsys.readouterr().err.count("out of memory: images: ") == 2
     with pytest.raises(ParityError, match="one of the captions does not fit"):
         list(devices.run_in_batches(lambda items: bytearray(2**60), [1, 2], 2, "captions"))
     with pytest.raises(ZeroDivisionError):
-        list(devices.run_in_batches(lambda items: 1 / 0, [1], 1, "pictures"))
+        list(devices.run_in_batches(lambda items: 1 / 0, [1], 1, "images"))

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from parity_certify.laws import random_law, write_law
+from parity_certify.distributions import random_distribution, write_distribution
 from PIL import Image
 
 from parity.base import files
@@ -44,7 +44,7 @@ def small_files(monkeypatch):
 
 
 def save_noise(path):
-    """Save a picture that does not compress, as `parity generate` does."""
+    """Save an image that does not compress, as `parity generate` does."""
     image = Image.fromarray(np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8))
     save_made([Made(0, "noise", image, None, None, 1, 0.1, {})], path)
 
@@ -54,7 +54,7 @@ WRITERS = {
     "x.npz": lambda path: files.write_arrays(path, x=np.random.default_rng(0).random(9999)),
     "x.safetensors": lambda path: save_weights({"x": torch.zeros(9999)}, path),
     "x.png": save_noise,
-    "law.json": lambda path: write_law(random_law(6, 3), path),
+    "law.json": lambda path: write_distribution(random_distribution(6, 3), path),
     "linked.npz": lambda path: shard_io.link(path.with_name("source"), path),
 }
 

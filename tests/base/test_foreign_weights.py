@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from parity.base.digests import digest_contents
 from parity.base.errors import ConfigError, ParityError
 from parity.base.weights import load_weights, read_shapes
-from parity.inputs.picture_files import check_reference, digest_state
-from parity.metrics import pictures
+from parity.inputs.image_files import check_reference, digest_state
+from parity.metrics import images
 from parity.models.add import read_pixels
-from tests.inputs.test_picture_files import COLOURS
+from tests.inputs.test_image_files import COLOURS
 
 
 def write(folder, kind, state):
@@ -157,7 +157,7 @@ MU, SIGMA = np.zeros(6), np.eye(6)
         ({"mu": MU}, "holds one of mu and sigma"),
         ({"arr_0": IMAGES, "sigma": SIGMA}, "holds one of mu and sigma"),
         ({"mu": MU, "sigma": np.eye(5)}, "mu .6,., sigma .5, 5."),
-        ({"mean": MU, "cov": SIGMA}, "holds neither pictures nor statistics"),
+        ({"mean": MU, "cov": SIGMA}, "holds neither images nor statistics"),
     ],
 )
 def test_statistics_that_are_not_whole_are_refused(tmp_path, arrays, message):
@@ -173,7 +173,7 @@ def test_statistics_that_are_not_whole_are_refused(tmp_path, arrays, message):
 def test_a_matrix_that_is_no_covariance_is_refused(tmp_path, sigma, message):
     np.savez(tmp_path / "ref.npz", mu=MU, sigma=sigma)
     with pytest.raises(ParityError, match=message):
-        pictures.measure_reference(tmp_path / "ref.npz", {}, "sjd")
+        images.measure_reference(tmp_path / "ref.npz", {}, "sjd")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,6 @@ def test_a_matrix_that_is_no_covariance_is_refused(tmp_path, sigma, message):
 def test_statistics_beside_images_are_of_one_recipe(tmp_path, monkeypatch, capsys, protocol, keeps):
     np.savez(tmp_path / "ref.npz", mu=MU, sigma=SIGMA, arr_0=IMAGES)
     np.savez(tmp_path / "alone.npz", mu=MU, sigma=SIGMA)
-    assert ("mu" in pictures.measure_reference(tmp_path / "ref.npz", {}, protocol)) == keeps
+    assert ("mu" in images.measure_reference(tmp_path / "ref.npz", {}, protocol)) == keeps
     assert ("is measured on the images" in capsys.readouterr().err) == (not keeps)
-    assert "mu" in pictures.measure_reference(tmp_path / "alone.npz", {}, protocol)
+    assert "mu" in images.measure_reference(tmp_path / "alone.npz", {}, protocol)

@@ -333,7 +333,7 @@ def test_a_network_with_values_refuses_integers(tmp_path):
 
 
 def test_a_pickle_is_read_whole_a_part_at_a_time(tmp_path, monkeypatch):
-    """It is opened again after so many bytes, except in torch's older format, which each opening would read whole."""
+    """It is opened again after this many bytes, except in torch's older format, which each opening would read whole."""
     state = {str(i): torch.randn(10) for i in range(8)}
     opened = []
     unpickle_file = weights.unpickle

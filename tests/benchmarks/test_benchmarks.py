@@ -113,7 +113,8 @@ def test_readme_has_no_speed_or_count_of_its_own(wrong):
 
 
 def test_the_figures_of_a_run_are_collected(tmp_path):
-    """The places where one token's law was rejected, and rejected again; the change of CLIP-score; waiting rows."""
+    """The places where one token's distribution was rejected, and rejected again; the change of CLIP-score; waiting
+    rows."""
     tests = "kind,key,layer,model,test,repeat,decides,verdict,effect,low,high\n"
     for repeat in (0, 1):
         for rank, verdict in (("p0", "rejected"), ("p1", "not rejected")):

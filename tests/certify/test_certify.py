@@ -1,4 +1,4 @@
-"""Decoders of users get their verdicts; a fault has its predicted law, and the likeliest is named."""
+"""Decoders of users get their verdicts; a fault has its predicted distribution, and the likeliest is named."""
 
 import inspect
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from parity_certify import Law, import_by_name
+from parity_certify import Distribution, import_by_name
 from parity_certify import diagnosis as F
+from parity_certify.distributions import compute_joint
 from parity_certify.evidence import needed
-from parity_certify.laws import compute_joint
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.steps import Step
@@ -90,18 +90,18 @@ def test_a_name_that_is_not_found_is_one_line(name, message):
 V, L, BLOCK = 4, 4, 2
 RNG = np.random.default_rng(0)
 P, Q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in 1.2 * RNG.standard_normal((2, count_prefixes(V, L), V)))
-LAW = Law("p", np.array([[0]]), P[None], L)
-DRAFT = Law("q", np.array([[0]]), Q[None], L)
-BARE = Law("bare", np.array([[0]]), F.apply_temperature(P, 2)[None], L)
+DISTRIBUTION = Distribution("p", np.array([[0]]), P[None], L)
+DRAFT = Distribution("q", np.array([[0]]), Q[None], L)
+BARE = Distribution("bare", np.array([[0]]), F.apply_temperature(P, 2)[None], L)
 
 
-def fix_law(suspect):
-    """Return a suspect with its law computed once, here, so that asking again costs nothing."""
-    law_once = suspect.law()
-    return suspect._replace(law=lambda: law_once)
+def fix_distribution(suspect):
+    """Return a suspect with its distribution computed once, here, so that asking again costs nothing."""
+    distribution_once = suspect.distribution()
+    return suspect._replace(distribution=lambda: distribution_once)
 
 
-SUSPECTS = [fix_law(s) for s in F.list_suspects(LAW, DRAFT, BLOCK, bare=BARE)]
+SUSPECTS = [fix_distribution(s) for s in F.list_suspects(DISTRIBUTION, DRAFT, BLOCK, bare=BARE)]
 
 
 def compute_tv(a, b):
@@ -109,7 +109,7 @@ def compute_tv(a, b):
 
 
 @pytest.mark.parametrize("block", [1, 2, 5])
-def test_without_a_fault_the_law_is_the_targets(block):
+def test_without_a_fault_the_distribution_is_the_targets(block):
     """Whatever is drafted, also where nothing is offered. The simulated loop agrees, and a fault in it does not."""
     offered = np.random.default_rng(1).random(len(P)) < 0.6
     for mask in (None, offered):
@@ -122,12 +122,12 @@ def test_without_a_fault_the_law_is_the_targets(block):
 
 @pytest.mark.parametrize("name", list(dict.fromkeys(s.name for s in SUSPECTS)))
 def test_a_fault_is_named(name):
-    """From 3,000 sequences of its law: the name fits, and is the first unless another is as likely."""
-    law = next(s for s in SUSPECTS[::-1] if s.name == name).law()
-    distance = compute_tv(law, LAW.joint)
-    counts = np.random.default_rng(0).multinomial(3000 if distance > 0.05 else 100_000, law[0])
+    """From 3,000 sequences of its distribution: the name fits, and is the first unless another is as likely."""
+    distribution = next(s for s in SUSPECTS[::-1] if s.name == name).distribution()
+    distance = compute_tv(distribution, DISTRIBUTION.joint)
+    counts = np.random.default_rng(0).multinomial(3000 if distance > 0.05 else 100_000, distribution[0])
     diagnosis = F.diagnose_counts(
-        counts, LAW, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's law")]
+        counts, DISTRIBUTION, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's distribution")]
     )
     assert name in [diagnosis["name"], *diagnosis["others"]], (distance, diagnosis["says"])
     assert diagnosis["log_likelihood_ratio"] > 0
@@ -136,18 +136,18 @@ def test_a_fault_is_named(name):
 def test_an_unknown_fault_is_none_of_the_named():
     """Tokens are exchanged in what is returned."""
     order = np.array([1, 2, 3, 0])
-    law = LAW.joint.reshape([V] * L)[np.ix_(*[order] * L)].reshape(1, -1)
-    counts = np.random.default_rng(0).multinomial(5000, law[0])
-    diagnosis = F.diagnose_counts(counts, LAW, SUSPECTS)
+    distribution = DISTRIBUTION.joint.reshape([V] * L)[np.ix_(*[order] * L)].reshape(1, -1)
+    counts = np.random.default_rng(0).multinomial(5000, distribution[0])
+    diagnosis = F.diagnose_counts(counts, DISTRIBUTION, SUSPECTS)
     assert diagnosis["name"] is None
     assert diagnosis["says"].startswith("none of these")
     assert diagnosis["fits"] <= 1e-3
-    assert F.diagnose_counts(counts, LAW, [])["name"] is None
+    assert F.diagnose_counts(counts, DISTRIBUTION, [])["name"] is None
 
 
 def test_the_default_draws_reach_the_default_margin_on_every_target():
     defaults = {name: p.default for name, p in inspect.signature(certify).parameters.items()}
-    distributions = [np.asarray(target.law).ravel() for target in targets("full")]
+    distributions = [np.asarray(target.distribution).ravel() for target in targets("full")]
     most = max(needed(p / p.sum(), defaults["margin"]) for p in distributions)
     assert EqualitySpec().margin_tv == defaults["margin"]
     assert most <= defaults["n"] == EqualitySpec().n

@@ -9,7 +9,7 @@ import torch
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.protocols.anysubset import Infilling, next_ranks, write
 from parity_decoders.steps import Fill
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 from parity.base.errors import ParityError
 from parity.decode.anysubset import record
@@ -39,8 +39,8 @@ def decode_plainly(model: Any, start: Infilling, *, noise: Noise, fault: str = "
     while bool((n < start.end).any()):
         ranks = next_ranks(start, n, 1)
         for _ in range(2 if fault == "asks twice" else 1):
-            law = model.laws(tokens, start.order, start.begin, ranks.asked, ranks.rank)
-        token = race(law, Noise(keys, noise.dtype).exponential("sample", ranks.rank * N, model.vocab))
+            probs = model.probs(tokens, start.order, start.begin, ranks.asked, ranks.rank)
+        token = sample_token(probs, Noise(keys, noise.dtype).exponential("sample", ranks.rank * N, model.vocab))
         yield Fill(ranks.position, token, ranks.open, ranks.open[:, 0].long())
         tokens = write(tokens, ranks.position, token, ranks.open)
         n = n + ranks.open[:, 0]
@@ -52,9 +52,9 @@ class CountingModel:
     def __init__(self, model: Any):
         self.model, self.vocab, self.mask, self.rows = model, model.vocab, model.mask, 0
 
-    def laws(self, tokens, *rest):
+    def probs(self, tokens, *rest):
         self.rows += len(tokens)
-        return self.model.laws(tokens, *rest)
+        return self.model.probs(tokens, *rest)
 
 
 def fill(method: Decoder, settings: dict[str, Any], start: Infilling, model: Any, first: int = 0) -> Any:
@@ -76,7 +76,7 @@ def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
 
 def check_only_missing_tokens_are_filled(method: Decoder, variant: Variant):
     """Assert that all missing tokens are filled and nothing else is written: neither known tokens, in rows of several
-    lengths, nor what is behind a row's end."""
+    lengths, nor what is after a row's end."""
     model = make_text_model(3, 6, 4)
     start = draw_prompts(model, 200, 6, variant.method)
     filled = fill(method, variant.options, start, model)

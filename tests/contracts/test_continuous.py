@@ -38,7 +38,7 @@ def decode_plainly(models: Pair, start: Start, *, noise: Noise, fault: str = "no
     for i in range(L):
         rank = torch.full((B, 1), i)
         path = make_path_noise(Noise(keys, noise.dtype), "sample", rank, models.target.steps, models.target.dim)
-        new = models.target.law(models.target.conditions(tokens, order, rank, rank), path).sample(path)
+        new = models.target.distribution(models.target.conditions(tokens, order, rank, rank), path).sample(path)
         tokens = tokens.scatter(1, order[:, i, None, None].expand(-1, 1, new.shape[1]), new[:, None])
         yield Draw(new[:, None], one)
 
@@ -68,8 +68,8 @@ def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
 
 
 def check_tokens_are_of_their_positions(method: Decoder, variant: Variant):
-    """Assert that each token is drawn by the law of its position, in random orders, on models under which tokens of
-    different positions are far apart; and that all are drawn."""
+    """Assert that each token is drawn by the distribution of its position, in random orders, on models under which
+    tokens of different positions are far apart; and that all are drawn."""
     noise, start = make_start(range(40))
     centre = 100 * torch.arange(5)[:, None]
     models = Pair(

@@ -9,7 +9,7 @@ import torch
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.noise import Noise, counted_noise
 from parity_decoders.steps import Step
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 from parity.base.errors import ParityError
 from parity.decode.discrete import record
@@ -33,7 +33,7 @@ FORCED = torch.tensor([1, -1, 2, 0, -1, -1, 3])  # -1 where free; the first, the
 @torch.inference_mode()
 def decode_plainly(model: Any, start: torch.Tensor, *, noise: Noise, fault: str = "none") -> Iterator[Step]:
     """Decode plainly, a token a pass, or with a fault that the rules must notice: an early stop, a hole, another row's
-    noise, other numbers, or laws that are not read."""
+    noise, other numbers, or distributions that are not read."""
     token = start
     one = torch.ones_like(start)
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
@@ -42,7 +42,7 @@ def decode_plainly(model: Any, start: torch.Tensor, *, noise: Noise, fault: str 
         p = model.logits(token[:, None], (position - 1) * one[:, None])[:, 0].softmax(-1)
         p = torch.ones_like(p) if fault == "verifies nothing" else p
         index = n + (7 if fault == "draws other numbers" else 0)
-        token = race(p, Noise(keys, noise.dtype).exponential("sample", index * one, model.vocab))
+        token = sample_token(p, Noise(keys, noise.dtype).exponential("sample", index * one, model.vocab))
         yield Step(token[:, None], one, n * one)
 
 
@@ -59,7 +59,7 @@ def check_rows_do_not_depend_on_their_batch(method: Decoder, variant: Variant):
 def check_rows_are_whole_and_counts_add_up(method: Decoder, variant: Variant):
     """Assert that every position is decoded once and that kept tokens, passes and nodes agree with each other."""
     L = 7
-    # At this width the picture's last row is short.
+    # At this width the image's last row is short.
     decoded = decode_table(method, make_table(3, L), L, 40, width=3, **variant.options)
     assert (decoded.step > 0).all()
     assert (decoded.kept.sum(1) == L).all()

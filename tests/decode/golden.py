@@ -45,7 +45,7 @@ CONTINUOUS = ("gmm", "mar", "xar", "harmon")
 FAMILIES = (*RANDOM, *EMBEDDED, "xlnet", *CONTINUOUS)
 LONG = ("embedded8", "embedded16", "mar", "xar", "harmon")  # trained and slow: a test that is `long`
 FEW = {"janus_released": ("ar", "sjd", "eagle", "spec")}  # the network is that of `janus`, in another layout
-SIDE = 4  # tokens a side of pictures, but for these, of which most are not square
+SIDE = 4  # tokens a side of images, except for these, of which most are not square
 NETWORK = {
     "chameleon": {"rows": 2, "columns": 8}, "anole": {"rows": 4, "columns": 4}, "emu3": {"rows": 3, "columns": 5},
     "emu3p5": {"rows": 3, "columns": 4},

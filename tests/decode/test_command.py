@@ -106,7 +106,7 @@ def test_a_killed_job_leaves_nothing_and_can_be_repeated(job, run_decode):
 
 
 def lengthen(job, count):
-    """Make the job of so many rows: images numbered on, or the job's texts in turn under ids of their own."""
+    """Make the job of this many rows: images numbered on, or the job's texts in turn under ids of their own."""
     if job.rows is None:
         return job.replace_spec(images=count)
     turn = np.arange(count) % len(job.rows["ids"])

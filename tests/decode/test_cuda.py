@@ -1,4 +1,4 @@
-"""Every decoder on a CUDA device: the tokens of the CPU. Skipped where there is none, but for the steps of diffusion
+"""Every decoder on a CUDA device: the tokens of the CPU. Skipped where there is none, except for the steps of diffusion
 heads, which run on pretended tensors."""
 
 from pathlib import Path

@@ -37,7 +37,7 @@ class Loaded:
         self.drafts = drafts
 
     def model(self, rows, sampling, queue=None):
-        """Make a counting model of so many rows, whatever the sampling."""
+        """Make a counting model of this many rows, whatever the sampling."""
         networks = [Counting(make_table(3, L), L, len(rows["ids"]), width=L) for _ in range(1 + self.drafts)]
         self.models += networks
         return Sampled(networks[0], TokenSampling(), dict(zip(("draft",), networks[1:], strict=False)), queue)
@@ -99,11 +99,11 @@ def test_timed_networks_stand_in_for_a_models_own():
     timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0), speculators), clock)
     assert not any(name in vars(network) for network in networks for name in ("logits", "tree"))
     tokens, positions = torch.zeros(2, 3, dtype=torch.int64), torch.arange(-1, 2).expand(2, -1)
-    law = timed.logits(tokens, positions)
+    probs = timed.logits(tokens, positions)
     timed.drafter.logits(tokens[:, 1:], positions[:, 1:], positions[:, 1:] - 1)
     timed.draft.logits(tokens[:, 2:], positions[:, 2:])
     assert [(call.network, call.tokens) for call in clock.list_calls()] == [("target", 3), ("drafter", 2), ("draft", 1)]
-    assert torch.equal(law, model.logits(tokens, positions) / 2)
+    assert torch.equal(probs, model.logits(tokens, positions) / 2)
 
 
 def test_batches_with_unequal_passes_join_into_one_shard():

@@ -81,9 +81,9 @@ class Workplace:
     def run_layers(self, shards, folder):
         inputs = [self.folder / "0.npz", self.folder / "1.npz"]
         files = (shards, inputs, self.folder / "manifest.json")
-        laws = folder / "laws.npz"
-        rows = run_layer("teacher_forced", CellFiles("discrete", folder, SETTINGS, *files, None, None, laws))["rows"]
-        write_arrays(folder / "features.npz", ids=self.inputs["ids"], logp=read_arrays(laws)["logp"])
+        probs = folder / "laws.npz"
+        rows = run_layer("teacher_forced", CellFiles("discrete", folder, SETTINGS, *files, None, None, probs))["rows"]
+        write_arrays(folder / "features.npz", ids=self.inputs["ids"], logp=read_arrays(probs)["logp"])
         baseline = self.folder / "ar-00000000"
         if baseline != folder:
             cell = CellFiles("discrete", folder, SETTINGS, shards, baseline_folder=baseline)

@@ -1,4 +1,4 @@
-"""A decoder's pass is one function of buffers: its calls, made again on the same tensors, decode whole pictures, and it
+"""A decoder's pass is one function of buffers: its calls, made again on the same tensors, decode whole images, and it
 compiles as one graph. A tape stands for a CUDA graph, which a CPU does not have."""
 
 import pytest
@@ -8,7 +8,7 @@ from parity_decoders.discrete import mtj
 from parity_decoders.noise import counted_noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TreePass, find_ancestors
-from parity_decoders.window import LawsByPosition
+from parity_decoders.window import ProbsByPosition
 
 from decoders.tests.tape import Calls
 from parity.decode.discrete import record
@@ -20,18 +20,18 @@ from tests.tables import import_decoder
 V, L, WIDTH, K = 6, 40, 8, 97
 GENERATORS = {"pjd", "zipar"}  # their passes differ in shape
 WEIGHTS = torch.arange(L + 2) * 13 % K
-LAWS = 1.5 * torch.randn(2, K, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+DISTRIBUTIONS = 1.5 * torch.randn(2, K, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 class HashedModel:
     """A token model whose passes make the same calls whatever the tokens are: the sum of all tokens before, each
-    weighted by its position, names a law."""
+    weighted by its position, names a distribution."""
 
     vocab, length, width = V, L, WIDTH
     codebook = raw_codebook = embeddings = torch.arange(V, dtype=torch.float64)[:, None] / V
 
     def __init__(self, rows, static, is_draft=False):
-        self.laws = 0.7 * LAWS[0] + 0.3 * LAWS[1] if is_draft else LAWS[0]
+        self.probs = 0.7 * DISTRIBUTIONS[0] + 0.3 * DISTRIBUTIONS[1] if is_draft else DISTRIBUTIONS[0]
         self.static, self.reach = static, L
         self.memory = torch.zeros(rows, L + 2, dtype=torch.int64)  # the token at position i is in column i + 1
         self.forced = torch.full((L,), -1)
@@ -52,13 +52,13 @@ class HashedModel:
 
     def logits(self, tokens, positions):
         self.memory.scatter_(1, positions + 1, tokens)
-        return self.laws[self.sum_tokens(positions + 1) % K]
+        return self.probs[self.sum_tokens(positions + 1) % K]
 
     def tree(self, tokens, positions, parents):
         places = (positions + 1).clamp(max=L + 1)
         added = torch.where(find_ancestors(parents), (tokens * WEIGHTS[places])[:, None], 0).sum(-1)
-        laws = self.laws[(self.sum_tokens(positions[:, :1].clamp(min=0)) + added) % K]
-        return TreePass(laws, tokens, positions, parents, state=places)
+        probs = self.probs[(self.sum_tokens(positions[:, :1].clamp(min=0)) + added) % K]
+        return TreePass(probs, tokens, positions, parents, state=places)
 
     def keep(self, tree, nodes):
         tokens, places = (x.gather(1, nodes.clamp(min=0)) for x in (tree.tokens, tree.state))
@@ -126,7 +126,7 @@ SAME = ("tokens", "step", "nfe", "nodes", "kept")
 
 
 @pytest.mark.parametrize(("method", "changed"), CASES, ids=[" ".join(map(str, case)) for case in CASES])
-def test_the_calls_of_a_pass_decode_whole_pictures(as_on_a_gpu, method, changed):
+def test_the_calls_of_a_pass_decode_whole_images(as_on_a_gpu, method, changed):
     waiting = 4 if method in REFILLING else 0
     model, begun, passes = start(method, changed, 3, waiting)
     repeated = record(model, begun, repeat_a_pass(passes))
@@ -135,15 +135,15 @@ def test_the_calls_of_a_pass_decode_whole_pictures(as_on_a_gpu, method, changed)
         assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
 
 
-def replace_values(self, positions, laws):
-    """Write laws to a copy, which takes the place of the buffer: a fault."""
+def replace_values(self, positions, probs):
+    """Write distributions to a copy, which takes the place of the buffer: a fault."""
     self.values = self.values.clone()
-    self.values[self.rows, positions % self.values.shape[1]] = laws
+    self.values[self.rows, positions % self.values.shape[1]] = probs
 
 
 def test_a_buffer_that_moves_is_noticed(as_on_a_gpu, monkeypatch):
     expected = record(*start("sjd", {}, 3))
-    monkeypatch.setattr(LawsByPosition, "write", replace_values)
+    monkeypatch.setattr(ProbsByPosition, "write", replace_values)
     model, begun, passes = start("sjd", {}, 3)
     assert not torch.equal(record(model, begun, repeat_a_pass(passes)).tokens, expected.tokens)
 

@@ -29,33 +29,33 @@ from tests.tables import generate_variants, import_decoder, make_table
 N, AT_ONCE, L = 40, 6, 7
 REFILLING = [m for m in options.methods("discrete") if options.declaration("discrete", m).REFILLS]
 GRAMMAR = torch.tensor([-1, -1, 3, -1, -1, 3, 3])
-LAWS = {
+DISTRIBUTIONS = {
     "guided": (make_table(4, L, pair=True), None, TokenSampling(guidance=1.8)),
     "grammar": (make_table(4, L), GRAMMAR, TokenSampling(top_k=3)),
 }
 
 
-def make_model(law: str, rows: int) -> Sampled:
+def make_model(probs: str, rows: int) -> Sampled:
     """Make a tabular model of `rows` rows with the table, forced tokens and sampling of one of LAWS, by its name."""
-    logits, forced, sampling = LAWS[law]
+    logits, forced, sampling = DISTRIBUTIONS[probs]
     return Sampled(TabularModel(logits, L, rows, width=3, forced=forced), sampling)
 
 
-def decode_together(law: str, method: str, method_options: dict[str, Any]) -> Any:
+def decode_together(probs: str, method: str, method_options: dict[str, Any]) -> Any:
     """Decode N rows in one batch by a method, on the model of one of LAWS."""
-    model = make_model(law, N)
+    model = make_model(probs, N)
     start = torch.zeros(N, dtype=torch.int64)
     noise = counted_noise(2, range(N))
     return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **method_options))
 
 
-def decode_refilled(law: str, method: str, method_options: dict[str, Any]) -> Any:
+def decode_refilled(probs: str, method: str, method_options: dict[str, Any]) -> Any:
     """Decode N rows by a method, on the model of one of LAWS, in a batch of AT_ONCE that is refilled from a queue."""
-    model = make_model(law, AT_ONCE)
+    model = make_model(probs, AT_ONCE)
     start = torch.zeros(AT_ONCE, dtype=torch.int64)
     noise = counted_noise(2, range(AT_ONCE))
     keys = counted_noise(2, range(N)).keys
-    model.queue = loop.Queue(noise, keys, lambda rows: make_model(law, rows.stop - rows.start))
+    model.queue = loop.Queue(noise, keys, lambda rows: make_model(probs, rows.stop - rows.start))
     return record(model, start, import_decoder("discrete", method)(model, start, noise=noise, **method_options))
 
 
@@ -64,9 +64,9 @@ CASES = [v for v in generate_variants("discrete") if v.method in REFILLING]
 
 
 @pytest.mark.parametrize("variant", CASES, ids=[v.name for v in CASES])
-@pytest.mark.parametrize("law", list(LAWS))
-def test_refilled_rows_equal_rows_of_one_batch(law, variant):
-    batched, refilled = (f(law, variant.method, variant.options) for f in (decode_together, decode_refilled))
+@pytest.mark.parametrize("probs", list(DISTRIBUTIONS))
+def test_refilled_rows_equal_rows_of_one_batch(probs, variant):
+    batched, refilled = (f(probs, variant.method, variant.options) for f in (decode_together, decode_refilled))
     for name in SAME:
         assert torch.equal(getattr(batched, name), getattr(refilled, name)), name
     assert refilled.passes >= batched.nfe.sum() / AT_ONCE > batched.passes
@@ -127,7 +127,7 @@ def words(tmp_path_factory):
 
 @pytest.mark.parametrize("method", ["sjd", "eagle", "lantern_pp"])
 def test_a_longer_prompt_replaces_a_shorter_one(method, words):
-    """Prompts end where the picture begins, so the batch's are padded anew."""
+    """Prompts end where the image begins, so the batch's are padded anew."""
     loaded, rows = words
     spec = make_spec(method) | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
     assert_same_columns(*(loop.decode("discrete", loaded, spec, rows, 3, refill=refill) for refill in (False, True)))
@@ -189,7 +189,7 @@ def spoil_logits(row, position, value):
 @pytest.mark.parametrize("method", ["ar", "sjd", "sjd_coupled", "mtj", "spec"])
 def test_logits_without_a_distribution_end_the_job(monkeypatch, method, value, refills):
     """A row whose token was drawn from them may have given its place to another."""
-    table, _, sampling = LAWS["guided"]
+    table, _, sampling = DISTRIBUTIONS["guided"]
     spoil = spoil_logits(2, 3, value)
     logits, tree = TabularModel.logits, TabularModel.tree
     monkeypatch.setattr(TabularModel, "logits", lambda self, tokens, x: spoil(logits(self, tokens, x), x))
@@ -199,7 +199,7 @@ def test_logits_without_a_distribution_end_the_job(monkeypatch, method, value, r
         return found._replace(logits=spoil(found.logits, positions))
 
     monkeypatch.setattr(TabularModel, "tree", spoil_tree)
-    monkeypatch.setitem(LAWS, "guided", (table, None, sampling))
+    monkeypatch.setitem(DISTRIBUTIONS, "guided", (table, None, sampling))
     decode = decode_refilled if refills and method != "spec" else decode_together
     with pytest.raises(DecodingError, match="row 2, position 4 are NaN or infinite, or allow no token"):
         decode("guided", method, {})

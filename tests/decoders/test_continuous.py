@@ -182,7 +182,7 @@ def test_the_ratio_of_aligned_paths_is_that_of_their_last_steps():
     total = torch.zeros(n).double()
     for i in range(SAMPLING.steps, 0, -1):
         for name, steps, sign in (("q", q, -1), ("p", p, 1)):
-            mean, std = steps.law(x[name], i)
+            mean, std = steps.distribution(x[name], i)
             # Both walks end in the draft's x_0.
             next_x = mean + std * noise[i - 1] if i > 1 or name == "q" else x["q"]
             total += sign * torch.distributions.Normal(mean, std).log_prob(next_x).sum(-1)

@@ -1,4 +1,4 @@
-"""Couplings of Gaussians, and the decoders of diffusion heads made of them, are exact in law and in noise."""
+"""Couplings of Gaussians, and the decoders of diffusion heads made of them, are exact in distribution and in noise."""
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -37,8 +37,8 @@ def draw_coupled(p, coupling=couple, n=N):
     by p [n, D], and whether each stayed equal to its draw of Q [n]."""
     noise, index = counted_noise(1, range(n)), torch.zeros(n, 1, dtype=torch.int64)
     x = Q[0] + Q[1] * noise.normal("draft", index, D)
-    laws = [tuple(v.expand(n, 1, D) for v in law) for law in (Q, p)]
-    draws, stayed = coupling(x, *laws, noise, index)
+    distributions = [tuple(v.expand(n, 1, D) for v in distribution) for distribution in (Q, p)]
+    draws, stayed = coupling(x, *distributions, noise, index)
     assert torch.equal((draws == x).all(-1), stayed)
     return ((draws - p[0]) / p[1])[:, 0].numpy(), stayed[:, 0]
 
@@ -50,7 +50,7 @@ def compute_smallest_p(n):
 
 
 @pytest.mark.parametrize("p", [SHIFTED, P])
-def test_a_coupled_draw_has_the_new_law(p):
+def test_a_coupled_draw_has_the_new_distribution(p):
     assert compute_smallest_p(draw_coupled(p)[0]) > 1e-3
     assert compute_smallest_p(draw_coupled(p, couple_without_residual)[0]) < 1e-6
 
@@ -68,12 +68,15 @@ def test_shifted_means_keep_as_many_draws_as_possible():
 
 @pytest.mark.parametrize("ratio", [1.0 + 1e-6, 0.5, 1e4])
 def test_the_residual_of_deviations_is_drawn(ratio):
-    """(p - r)+ of one number has its law by quadrature; a ratio near one does not slow it."""
+    """(p - r)+ of one number has its distribution by quadrature; a ratio near one does not slow it."""
     n = draw_residual(torch.full((N, 1), ratio).double(), counted_noise(2, range(N)), torch.arange(N))[:, 0].numpy()
     grid = torch.linspace(-8, 8, 40_001).double().numpy()
     surplus = (stats.norm.pdf(grid) - stats.norm.pdf(grid * ratio**0.5) * ratio**0.5).clip(min=0)
-    law = surplus.cumsum() / surplus.sum()
-    assert stats.kstest(n, lambda x: law[grid.searchsorted(x).clip(max=len(grid) - 1)], method="asymp").pvalue > 1e-3
+    distribution = surplus.cumsum() / surplus.sum()
+    assert (
+        stats.kstest(n, lambda x: distribution[grid.searchsorted(x).clip(max=len(grid) - 1)], method="asymp").pvalue
+        > 1e-3
+    )
     assert stats.kstest(n, "norm", method="asymp").pvalue < 1e-6
 
 
@@ -128,7 +131,7 @@ def decode_plainly(target, start, noise):
     for rank in range(L):
         ranks = torch.full((B, 1), rank)
         path = lambda i, rank=rank: noise[:, rank, i]  # noqa: E731
-        tokens.append(target.law(target.conditions(grid, order, ranks, ranks), path).sample(path))
+        tokens.append(target.distribution(target.conditions(grid, order, ranks, ranks), path).sample(path))
         grid = grid.scatter(1, order[:, rank, None, None].expand(-1, -1, target.dim), tokens[-1][:, None])
     return torch.stack(tokens, 1)
 
@@ -153,7 +156,8 @@ def test_the_image_is_plain_decoding_with_the_moved_noise(family, method, method
 
 @torch.inference_mode()
 def test_noise_that_was_not_moved_is_noticed():
-    """Must fail: a decoder that keeps old noise, which is fresh when it is used: its law is right, its image not."""
+    """Must fail: a decoder that keeps old noise, which is fresh when it is used: its distribution is right, its image
+    not."""
 
     def sweep_with_old_noise(walks, *arguments):
         """Sweep as the decoder does, but report the noise from before the sweep."""
@@ -185,8 +189,10 @@ def test_the_path_without_tolerance_is_plain_decoding(family):
     target = make_model(family)
     noise, start = draw_start(target)
     plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
-    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.0)).tokens
-    tolerant = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.05)).tokens
+    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, distribution="path", eps=0.0)).tokens
+    tolerant = record(
+        Pair(target), start, coupled(Pair(target), start, noise=noise, distribution="path", eps=0.05)
+    ).tokens
     assert (path - plain).abs().max() < 1e-9
     assert (tolerant - plain).abs().max() <= 0.05
 
@@ -209,7 +215,7 @@ class Growing:
     def chain(self, condition):
         return replace(self, offset=condition)
 
-    def law(self, condition, path):
+    def distribution(self, condition, path):
         return walk(self.chain(condition), path)
 
     def take(self, which):
@@ -232,7 +238,7 @@ def test_moves_that_grow_a_thousandfold_stay_within_eps(steps, shift, within):
     target = Growing(steps, shift)
     noise, start = draw_start(target)
     plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
-    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=1e-3)).tokens
+    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, distribution="path", eps=1e-3)).tokens
     assert ((path - plain).abs().max() <= 1e-3) == within
 
 

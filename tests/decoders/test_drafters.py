@@ -20,10 +20,11 @@ from tests.tables import decode_table, make_table
 
 
 def draw_tree(model, rows, total, depth, top_k, shift=0.0):
-    """Grow EAGLE-2's tree after the prompt's last token; `shift` is added to the law that the drafter gives there."""
+    """Grow EAGLE-2's tree after the prompt's last token; `shift` is added to the distribution that the drafter gives
+    there."""
     root = torch.zeros(rows, 1, dtype=torch.int64)
-    law = model.drafter.logits(root, root - 1, root - 1)[:, -1]
-    return grow_dynamic_tree(model.drafter, law + shift, root[:, 0] - 1, total, depth, top_k)
+    probs = model.drafter.logits(root, root - 1, root - 1)[:, -1]
+    return grow_dynamic_tree(model.drafter, probs + shift, root[:, 0] - 1, total, depth, top_k)
 
 
 def list_path(parents, node):
@@ -49,8 +50,8 @@ def test_the_dynamic_tree_holds_the_likeliest_nodes():
             assert depths[node] == len(path)
             drawn = [tokens[n] for n in path]
             prefix = torch.tensor([[0, *drawn[:-1]]])
-            law = TabularModel(make_table(5, 5), 5, 1).draft.logits(prefix, torch.arange(-1, len(drawn) - 1)[None])
-            expected = law.log_softmax(-1)[0].gather(1, torch.tensor(drawn)[:, None]).sum().item()
+            probs = TabularModel(make_table(5, 5), 5, 1).draft.logits(prefix, torch.arange(-1, len(drawn) - 1)[None])
+            expected = probs.log_softmax(-1)[0].gather(1, torch.tensor(drawn)[:, None]).sum().item()
             assert scores[node] == pytest.approx(expected)
         assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(sorted(scores, reverse=True)[:4])
 
@@ -76,7 +77,8 @@ def test_look_alikes_of_a_rejected_candidate_are_rejected():
     starts = torch.zeros(n, dtype=torch.int64)
     random = noise.exponential("sample", index, V), noise.uniform("accept", index[:, :1, None])
     for delta, reject, rate in ((0.2, "counted", 0.3), (0.1, "all", 0.1)):
-        # "counted": accepted at .1 + its look-alike's .2; "all": .2 exceeds the budget and is not counted, yet rejected
+        # "counted": accepted at .1 + its nearest tokens's .2; "all": .2 exceeds the budget and is not counted, yet
+        # rejected
         path, drawn = descend(p, tokens, parents, starts, *random, look_alikes, delta, reject)
         accepted = path[:, 1] >= 0
         assert abs(accepted.double().mean().item() - rate) < 4 * (rate * (1 - rate) / n) ** 0.5
@@ -91,7 +93,7 @@ def test_a_perfect_drafter_saves_passes_and_skipping_more():
     model.drafter = TabularDrafter(TabularModel(logits, 9, 500))
     size = {"noise": counted_noise(1, range(500)), "total": 12, "depth": 2, "top_k": 3}
     skipping = {"delta": 0.0, "interval": 2, "truncate": False}
-    # Passes of eagle: one token, twice two candidates and the draw behind them, then the last two.
+    # Passes of eagle: one token, twice two candidates and the draw after them, then the last two.
     assert (record(model, start, eagle(model, start, **size)).nfe == 4).all()
     # With skipped verifications the passes make 1, 2 + 2 + 1 and 2 + 1 tokens final.
     assert (record(model, start, vvs(model, start, **size, **skipping)).nfe == 3).all()
@@ -116,7 +118,7 @@ def test_spec_accepts_all_drafts_of_the_target(gamma, sampling):
 
 
 def test_spec_accepts_with_one_minus_the_total_variation():
-    """Leviathan et al. 2023, Theorem 3.5, on a model whose laws are all equal."""
+    """Leviathan et al. 2023, Theorem 3.5, on a model whose distributions are all equal."""
     p, q = (make_table(4, 1, seed=s)[0] for s in (1, 2))
     target, drafts = (x.expand(count_prefixes(4, 6), -1) for x in (p, q))
     decoded = decode_table(spec, target, 6, 20_000, drafts=drafts, gamma=1)
@@ -192,7 +194,7 @@ def test_vvs_without_skips_is_lantern(tree, delta):
     assert torch.equal(decode_tokens("lantern", delta=delta, **tree), without_skips)
 
 
-def test_a_law_without_candidates_is_not_relaxed():
+def test_a_distribution_without_candidates_is_not_relaxed():
     """Nothing is drafted before the first pass, so its token is that of plain decoding; later ones are others."""
     plain, relaxed = (decode_table(d, LOGITS, 6, 500).tokens for d in ("ar", "lantern_pp"))
     assert torch.equal(plain[:, 0], relaxed[:, 0])

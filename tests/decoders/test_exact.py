@@ -1,18 +1,18 @@
-"""Decoders on an enumerable model: lossless ones draw from its law, and lossy ones are rejected."""
+"""Decoders on an enumerable model: lossless ones draw from its distribution, and lossy ones are rejected."""
 
 import pytest
 import torch
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.verification import finish, race, residual
+from parity_decoders.verification import finish, residual, sample_token
 from parity_decoders.window import Window
 
 from parity.experiment import options
 from parity.models.discrete.tabular import TabularModel, compute_joint
 from tests.equality.faults import patch_module
 from tests.tables import (
-    compute_law,
     compute_p_value,
+    compute_probs,
     count_sequences,
     decode_table,
     generate_variants,
@@ -21,7 +21,7 @@ from tests.tables import (
 
 V, L, N = 3, 5, 20_000
 LOGITS = make_table(V, L)
-LAW = compute_law(LOGITS, V, L)
+DISTRIBUTION = compute_probs(LOGITS, V, L)
 FORCED = torch.tensor([-1, 2, -1, -1, 0])
 LOSSLESS = [v for v in generate_variants("discrete") if options.claim("discrete", v.method, v.options) == "lossless"]
 CASES = [
@@ -73,18 +73,20 @@ LOSSY = [
 
 
 def compute_method_p_value(method, **method_options):
-    """Decode N sequences by a method and return the p-value of their counts under the exact law."""
-    return compute_p_value(count_sequences(decode_table(method, LOGITS, L, N, **method_options).tokens, V), LAW)
+    """Decode N sequences by a method and return the p-value of their counts under the exact distribution."""
+    return compute_p_value(
+        count_sequences(decode_table(method, LOGITS, L, N, **method_options).tokens, V), DISTRIBUTION
+    )
 
 
 @pytest.mark.parametrize(("method", "method_options"), CASES)
-def test_a_lossless_decoder_draws_from_the_law(method, method_options):
+def test_a_lossless_decoder_draws_from_the_distribution(method, method_options):
     assert compute_method_p_value(method, **method_options) > 1e-4
 
 
 @pytest.mark.parametrize(("method", "method_options"), CASES)
 def test_guidance_top_k_and_grammar_reach_the_decoder(method, method_options):
-    """p is 0 if a token outside the law's support is drawn."""
+    """p is 0 if a token outside the distribution's support is drawn."""
     logits, sampling = make_table(V, L, pair=True), TokenSampling(guidance=2.0, temperature=0.9, top_k=2)
     exact = compute_joint(Sampled(TabularModel(logits, L, V**L, forced=FORCED), sampling), V, L)
     assert (exact > 0).sum() <= 2**3
@@ -110,7 +112,7 @@ def verify_without_residual(p, q, draft, point, u, exponential, tolerance):
     """Verify drafts as SJD does, but draw a correction from p instead of the residual: a fault."""
     draft_p, draft_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
     accepted = torch.where(point, False, u * draft_q < draft_p)
-    return finish(p, torch.zeros_like(q), draft, point, accepted, race(p, exponential), exponential)
+    return finish(p, torch.zeros_like(q), draft, point, accepted, sample_token(p, exponential), exponential)
 
 
 def test_random_drafts_that_are_not_uniform_are_noticed(monkeypatch):
@@ -123,14 +125,14 @@ def test_random_drafts_that_are_not_uniform_are_noticed(monkeypatch):
 
 def verify_siblings_as_first(p, q, candidates, valid, point, u, exponential):
     """Verify siblings of a tree as if each were the first draw from q: a fault. Return token and its rank."""
-    drawn = race(p, exponential)
+    drawn = sample_token(p, exponential)
     rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
         accepted = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
         rank = torch.where(accepted & valid[:, k] & ~point & (rank < 0), k, rank)
     chosen = candidates.gather(1, rank.clamp(min=0)[:, None])[:, 0]
-    token = torch.where(rank < 0, race(residual(p, q), exponential), chosen)
+    token = torch.where(rank < 0, sample_token(residual(p, q), exponential), chosen)
     return torch.where(point, drawn, token), torch.where(point & (drawn == candidates[:, 0]), 0, rank)
 
 
@@ -153,9 +155,13 @@ def verify_runs_as_blocks(p, q, draft, bonus, u):
         ("sjd", {"verify": verify_without_residual}, {"window": 3}),
         ("sjd_pac", {"verify_siblings": verify_siblings_as_first}, {"window": 4, "init": "sample_above"}),
         ("spec", {"VERIFY": {"block": verify_runs_as_blocks}}, {"gamma": 3, "verify": "block"}),
-        ("pjd", {"draw_correction": lambda p, q, e, slot: race(p, e).gather(1, slot)}, {"window": 2, "ahead": 9}),
+        (
+            "pjd",
+            {"draw_correction": lambda p, q, e, slot: sample_token(p, e).gather(1, slot)},
+            {"window": 2, "ahead": 9},
+        ),
     ],
 )
-def test_a_planted_fault_is_noticed(method, fault, method_options):
+def test_a_injected_fault_is_noticed(method, fault, method_options):
     module = patch_module(f"parity_decoders.discrete.{method}", **fault)
     assert compute_method_p_value(getattr(module, method), **method_options) < 1e-8

@@ -1,4 +1,4 @@
-"""Any-subset decoders: laws on enumerable models, the paper's order, theorem and lemma, bad prompts."""
+"""Any-subset decoders: distributions on enumerable models, the paper's order, theorem and lemma, bad prompts."""
 
 import pytest
 import torch
@@ -12,10 +12,10 @@ from parity_decoders.anysubset.sigma_gpt import sigma_gpt
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.protocols.anysubset import Infilling, make_infilling, make_lattice, next_ranks
-from parity_decoders.verification import finish, probability, race
+from parity_decoders.verification import finish, probability, sample_token
 
 from parity.decode.anysubset import record
-from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_law, consistent_table, encode_rows
+from parity.models.anysubset.tabular import TabularAnySubset, compute_joint_probs, consistent_table, encode_rows
 from tests.equality.faults import patch_module
 from tests.tables import compute_p_value, draw_prompts, make_text_model
 
@@ -35,19 +35,19 @@ def test_order_is_prompt_then_the_rest_left_to_right():
     assert slots.asked.tolist() == [[3, 4], [3, 6]]
 
 
-# --- decoded texts have the law of the model
+# --- decoded texts have the distribution of the model
 
 
 def compute_method_p_value(method, n=20_000, consistent=False, **method_options):
     """Decode n texts of five tokens, three of them missing in two places, and return the p-value of their counts under
-    the exact law. With `consistent` the model's conditionals are those of one joint law."""
+    the exact distribution. With `consistent` the model's conditionals are those of one joint distribution."""
     table = consistent_table(3, 5, torch.Generator().manual_seed(1))
     model = TabularAnySubset(table) if consistent else make_text_model(3, 5, 1)
     known_mask = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
     start = make_infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known_mask, model.mask, model.vocab)
     decoded = record(model, start, method(model, start, noise=counted_noise(2, range(n)), **method_options))
     observed = torch.bincount(torch.from_numpy(encode_rows(model, start, decoded.tokens)), minlength=27).double()
-    return compute_p_value(observed, torch.from_numpy(compute_joint_law(model, start)))
+    return compute_p_value(observed, torch.from_numpy(compute_joint_probs(model, start)))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def compute_method_p_value(method, n=20_000, consistent=False, **method_options)
         (assd_quadratic, {"k": 2, "temperature": 3.0}),
     ],
 )
-def test_a_lossless_decoder_draws_from_the_law(method, method_options):
+def test_a_lossless_decoder_draws_from_the_distribution(method, method_options):
     assert compute_method_p_value(method, **method_options) > 1e-4
 
 
 def verify_without_residual(p, q, draft, point, u, e):
     """Verify drafts, but draw from p instead of the residual after a rejection: a fault."""
-    fresh = race(p, e)
+    fresh = sample_token(p, e)
     accepted = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
     return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, e)
 
@@ -139,5 +139,5 @@ def test_bad_prompts_are_named(tokens, known_mask, message):
 def test_gpt2_refuses_tokens_after_masked_ones():
     model = make_text_model(3, 4)
     start = make_infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
-    with pytest.raises(DecodingError, match="row 0: known tokens behind masked ones"):
+    with pytest.raises(DecodingError, match="row 0: known tokens after masked ones"):
         gpt2(model, start, noise=counted_noise(0, range(1)))

@@ -8,7 +8,7 @@ from parity_decoders.discrete.sjd_coupled import sjd_coupled
 from parity_decoders.discrete.sjd_pac import make_layout, sjd_pac
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 from parity_decoders.window import Window
 
 from parity.equality.targets.discrete import long_targets
@@ -19,11 +19,11 @@ from tests.tables import decode_table, make_table
 
 def advance_window(init, n_kept, forced=None, **fields):
     """Make a window of four slots over two rows of five tokens, and advance it by one pass, which drew tokens 1, 2, 3,
-    4 and kept `n_kept` [2] of them; `init` says how drafts begin. Return the window, its laws and the step."""
+    4 and kept `n_kept` [2] of them; `init` says how drafts begin. Return the window, its distributions and the step."""
     model = TabularModel(make_table(5, 5), 5, 2, width=2, forced=forced)
     slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **fields)
     slots.begin_pass()
-    p = slots.compute_law(slots.make_drafts().tokens)
+    p = slots.compute_probs(slots.make_drafts().tokens)
     step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(n_kept), p)
     slots.begin_pass()
     return slots, p, step
@@ -40,20 +40,20 @@ def test_a_new_slot_repeats_the_nearest_token(init, new):
 
 
 @pytest.mark.parametrize(("init", "source"), [("sample_left", 3), ("sample_above", 2)])
-def test_a_new_slot_is_drawn_from_the_nearest_law(init, source):
+def test_a_new_slot_is_drawn_from_the_nearest_distribution(init, source):
     slots, p, _ = advance_window(init, [1, 3])
     draft, q, point = slots.make_drafts()
     assert torch.equal(q[0, 3], p[0, source])
     assert torch.equal(q[1, 1], p[1, source])
     assert not point[0, 3]
     e = slots.noise.exponential("draft race", slots.index, 5)
-    assert draft[0, 3] == race(p[0, source], e[0, 3])
+    assert draft[0, 3] == sample_token(p[0, source], e[0, 3])
     shared, p, _ = advance_window(init, [1, 3], shared=True)
-    assert shared.make_drafts().tokens[0, 3] == race(p[0, source], shared.draw_races()[0, 3])
+    assert shared.make_drafts().tokens[0, 3] == sample_token(p[0, source], shared.draw_exponentials()[0, 3])
 
 
 def test_refinement_saves_passes():
-    """Teng et al. 2024, fig. 14, without eq. 3; on a model whose law depends weakly on the past."""
+    """Teng et al. 2024, fig. 14, without eq. 3; on a model whose distribution depends weakly on the past."""
     V, L = 4, 6
     weak = make_table(V, 1, seed=3, scale=2.0)[:1].expand(count_prefixes(V, L), -1) + 0.2 * make_table(V, L)
     with_it, without = (
@@ -98,12 +98,12 @@ def test_groups_equal_those_of_the_papers_loop(G, border, odd):
     members, counts = find_groups(p, draft, G, delta, d, vectors, border, odd)
     for b in range(3):
         for w in range(4):
-            x, law = int(draft[b, w]), p[b, w]
-            order = law.argsort().tolist()
+            x, probs = int(draft[b, w]), p[b, w]
+            order = probs.argsort().tolist()
             rank = order.index(x)
             low, high = rank - G // 2, rank - G // 2 + G if odd == "full" else max(rank + G // 2, rank + 1)
             neighbours = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
-            likely = [c for c in neighbours if abs(law[c] - law[x]) <= delta]
+            likely = [c for c in neighbours if abs(probs[c] - probs[x]) <= delta]
             expected = {c for c in likely if (vectors[c] - vectors[x]).norm() <= d}
             assert set(members[b, w][counts[b, w]].tolist()) == expected
             assert int(counts[b, w].sum()) == len(expected)
@@ -146,7 +146,7 @@ def test_numbers_that_all_passes_share_are_noticed(monkeypatch):
         """Draw exponentials by numbers of the slots alone, without that of the pass: a fault."""
         return window.noise.exponential("draft race", window.index % window.size, window.model.vocab)
 
-    monkeypatch.setattr(Window, "_draw_draft_races", draw_by_slot)
+    monkeypatch.setattr(Window, "_draw_draft_exponentials", draw_by_slot)
     assert find_reused_numbers(*SETTINGS[1])["verdict"] == "rejected"
 
 

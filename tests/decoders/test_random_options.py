@@ -29,7 +29,7 @@ LARGEST = 40  # of an option that is a whole number
 
 @cache
 def make_networks():
-    """Make a network, a draft model that is the same but for some noise, heads and a drafter."""
+    """Make a network, a draft model that is the same except for some noise, heads and a drafter."""
     torch.manual_seed(0)
     nets = {"net": Transformer(SIZES), **{name: make_speculator(name, SIZES) for name in ("heads", "drafter")}}
     for net in nets.values():

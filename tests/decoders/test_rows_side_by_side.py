@@ -1,9 +1,9 @@
-"""Decoders of rows of a picture side by side: parallel Jacobi decoding refines them, ZipAR draws them."""
+"""Decoders of rows of an image side by side: parallel Jacobi decoding refines them, ZipAR draws them."""
 
 import pytest
 import torch
 
-from tests.tables import compute_law, compute_p_value, count_sequences, decode_table, make_table
+from tests.tables import compute_p_value, compute_probs, count_sequences, decode_table, make_table
 
 LENGTHS = [(6, 2), (6, 3), (7, 3), (5, 4), (6, 6)]  # positions and width; the last row may be short
 SETTINGS = [{"window": 2, "ahead": 1}, {"window": 3, "ahead": 2, "init": "sample_above"}, {"window": 9, "ahead": 1}]
@@ -34,7 +34,7 @@ def test_a_row_follows_the_row_above(L, width):
 
 
 def test_pjd_keeps_to_the_grammar():
-    """A separator at a row's end is known before the row is done; with whole rows the law is the model's."""
+    """A separator at a row's end is known before the row is done; with whole rows the distribution is the model's."""
     forced = torch.tensor([2, -1, 0, -1, 1, 0, -1, -1, 0])
     for settings in ({"ahead": 1}, {"ahead": 1, "rejected": "reuse"}, {"ahead": 2, "commit": "raster"}):
         tokens = decode_table("pjd", make_table(3, 9), 9, 300, width=3, forced=forced, window=3, **settings).tokens
@@ -44,10 +44,11 @@ def test_pjd_keeps_to_the_grammar():
 def test_drafts_that_stay_after_a_rejection_are_biased():
     """A single row, so that nothing else can be: those that are drawn anew are not."""
     logits = make_table(3, 5)
-    law = compute_law(logits, 3, 5)
+    probs = compute_probs(logits, 3, 5)
     p_values = {
         rejected: compute_p_value(
-            count_sequences(decode_table("pjd", logits, 5, 20_000, width=5, window=4, rejected=rejected).tokens, 3), law
+            count_sequences(decode_table("pjd", logits, 5, 20_000, width=5, window=4, rejected=rejected).tokens, 3),
+            probs,
         )
         for rejected in ("redraw", "reuse")
     }

@@ -9,15 +9,15 @@ from parity_decoders.discrete.spec import accept_tokens
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.noise import counted_noise
-from parity_decoders.verification import accept_block, make_law, race, residual, verify
+from parity_decoders.verification import accept_block, make_probs, residual, sample_token, verify
 from scipy import stats
 
 from parity.decode.discrete import record
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
-def make_laws(*rows):
-    """Make laws [1, W, V] of one row from the probabilities at each slot."""
+def draw_probs(*rows):
+    """Make distributions [1, W, V] of one row from the probabilities at each slot."""
     return torch.tensor(rows, dtype=torch.float64)[None]
 
 
@@ -27,8 +27,8 @@ ONES = torch.ones(1, 2, 3, dtype=torch.float64)
 NO = torch.zeros(1, 2, dtype=torch.bool)
 
 
-HALF = make_laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), make_laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
-NOTHING = make_laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), make_laws([1.0, 0.0, 0.0], [0.1, 0.8, 0.1])
+HALF = draw_probs([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), draw_probs([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
+NOTHING = draw_probs([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), draw_probs([1.0, 0.0, 0.0], [0.1, 0.8, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -46,55 +46,57 @@ def test_drafts_are_accepted_by_their_ratio(p, q, draft, u, tokens, n_kept):
     assert out.kept.tolist() == [n_kept]
 
 
-def compute_verified_law(p, q, rest):
-    """Compute in float64 the law [V] of a verified token whose draft is drawn from q and whose correction from the
-    weights `rest`. p, q, rest [V]."""
+def compute_verified_probs(p, q, rest):
+    """Compute in float64 the distribution [V] of a verified token whose draft is drawn from q and whose correction from
+    the weights `rest`. p, q, rest [V]."""
     kept = (q.double() / q.double().sum()).minimum(p.double() / q.double().sum())
     return kept + (1 - kept.sum()) * (rest.double() / rest.double().sum())
 
 
-def make_rounded_laws(vocab):
-    """Make pairs of laws [V] in float32 that differ in the last bits: random ones, flat ones, and two tokens of one
-    half beside a tail of which one token is likelier in the first law."""
+def make_rounded_probs(vocab):
+    """Make pairs of distributions [V] in float32 that differ in the last bits: random ones, flat ones, and two tokens
+    of one half beside a tail of which one token is likelier in the first distribution."""
     random = 3 * torch.randn(vocab, generator=torch.Generator().manual_seed(0))
     changed = random * (1 + 2**-22 * torch.arange(vocab).remainder(3).sub(1))
     flat = torch.zeros(vocab)
     bent = 1e-6 * torch.randn(vocab, generator=torch.Generator().manual_seed(1))
     p = torch.full((vocab,), 1e-9 / vocab).index_fill(0, torch.tensor([0, vocab - 1]), 0.5)
     q = p.index_fill(0, torch.tensor(0), 0.5 + 2**-24).index_fill(0, torch.tensor(5), 0.0)
-    return [*(tuple(map(make_law, pair)) for pair in ((random, changed), (bent, flat), (flat, bent))), (p, q)]
+    return [*(tuple(map(make_probs, pair)) for pair in ((random, changed), (bent, flat), (flat, bent))), (p, q)]
 
 
 def test_rounding_draws_no_token_by_the_residual():
-    """Laws whose float32 sums differ by up to 4e-6 reject drafts that often; the token is then p's, of any vocabulary.
-    Must fail: the difference alone, which draws a token of 1e-14 in a tenth of a millionth of all draws."""
+    """Distributions whose float32 sums differ by up to 4e-6 reject drafts that often; the token is then p's, of any
+    vocabulary. Must fail: the difference alone, which draws a token of 1e-14 in a tenth of a millionth of all draws."""
     wrong = []
-    for p, q in make_rounded_laws(65_536):
+    for p, q in make_rounded_probs(65_536):
         truth = p.double() / p.double().sum()
-        law, plain = (compute_verified_law(p, q, rest) for rest in (residual(p, q), (p - q).clamp(min=0)))
-        assert (law - truth).abs().sum() / 2 < 1e-5
-        assert (law / truth).max() < 1.001
+        probs, plain = (compute_verified_probs(p, q, rest) for rest in (residual(p, q), (p - q).clamp(min=0)))
+        assert (probs - truth).abs().sum() / 2 < 1e-5
+        assert (probs / truth).max() < 1.001
         wrong.append(float((plain / truth).max()))
     assert max(wrong) > 1e6
-    assert race(residual(p, p), torch.ones(1, 65_536)).tolist() == [0]  # nothing is left of p, so it is p's likeliest
+    assert sample_token(residual(p, p), torch.ones(1, 65_536)).tolist() == [
+        0
+    ]  # nothing is left of p, so it is p's likeliest
 
 
 @pytest.mark.parametrize("accept", [accept_tokens, accept_block])
 def test_drafts_are_accepted_by_their_ratio_in_float64(accept):
-    """Float32 laws over 65,536 tokens. Must fail: a ratio that is rounded to 24 bits."""
-    p, q = make_rounded_laws(65_536)[0]
+    """Float32 distributions over 65,536 tokens. Must fail: a ratio that is rounded to 24 bits."""
+    p, q = make_rounded_probs(65_536)[0]
     drafts = q.topk(8).indices
-    laws = p.expand(8, 2, -1), q.expand(8, 2, -1), drafts[:, None].expand(-1, 2), torch.tensor([[False, True]] * 8)
+    probs = p.expand(8, 2, -1), q.expand(8, 2, -1), drafts[:, None].expand(-1, 2), torch.tensor([[False, True]] * 8)
     ratio = (p.double() / q.double())[drafts].clamp(max=1)
     assert (ratio < 1).sum() > 1
-    below, above = (accept(*laws, (ratio + step)[:, None].expand(-1, 2))[0][:, 0] for step in (-1e-12, 1e-12))
+    below, above = (accept(*probs, (ratio + step)[:, None].expand(-1, 2))[0][:, 0] for step in (-1e-12, 1e-12))
     assert below.all() and not above[ratio < 1].any()
 
 
 @pytest.mark.parametrize("name", ["ar", "eagle", "lantern_pp", "pjd", "sjd", "spec", "zipar"])
-def test_bfloat16_logits_of_a_raw_model_are_drawn_as_a_law_in_float32(name):
-    """Each decoder takes its law in another place. Must fail: a softmax in bfloat16, whose probabilities have 8
-    bits."""
+def test_bfloat16_logits_of_a_raw_model_are_drawn_as_a_distribution_in_float32(name):
+    """Each decoder takes its distribution in another place. Must fail: a softmax in bfloat16, whose probabilities have
+    8 bits."""
     decoder = getattr(import_named_module(f"parity_decoders.discrete.{name}"), name)
     table, start = random_table(16, 3, torch.Generator().manual_seed(0)).bfloat16(), torch.zeros(ROWS).long()
 
@@ -110,20 +112,20 @@ def test_a_verified_token_follows_p(point):
     """Must fail: a correction drawn from p instead of the residual."""
     n, (p, q) = 100_000, torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]], dtype=torch.float64)
     noise, zero = counted_noise(7, range(n)), torch.zeros(1, 1, dtype=torch.int64)
-    draft = race(q, noise.exponential("draft", zero, 3))
+    draft = sample_token(q, noise.exponential("draft", zero, 3))
     P, Q = p.expand(n, 1, 3), q.expand(n, 1, 3)
     u, e = noise.uniform("accept", zero), noise.exponential("sample", zero, 3)
     out = verify(P, Q, draft, torch.full((n, 1), point), u, e)
     assert stats.chisquare(torch.bincount(out.tokens[:, 0], minlength=3), n * p).pvalue > 1e-4
     if not point:
-        draft_p, draft_q = (law.gather(-1, draft[..., None])[..., 0] for law in (P, Q))
-        wrong = torch.where(u * draft_q < draft_p, draft, race(P, e))
+        draft_p, draft_q = (probs.gather(-1, draft[..., None])[..., 0] for probs in (P, Q))
+        wrong = torch.where(u * draft_q < draft_p, draft, sample_token(P, e))
         assert stats.chisquare(torch.bincount(wrong[:, 0], minlength=3), n * p).pvalue < 1e-12
 
 
 @pytest.mark.parametrize("point", [False, True])
 def test_a_tolerance_accepts_no_token_of_probability_zero(point):
-    p, q = make_laws([0.0, 0.1, 0.9], [0.1, 0.0, 0.9]), make_laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
+    p, q = draw_probs([0.0, 0.1, 0.9], [0.1, 0.0, 0.9]), draw_probs([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
     points, low = torch.full((1, 2), point), torch.zeros(1, 2, dtype=torch.float64)
     accepted = [
         int(verify(p, q, torch.tensor([draft]), points, low + 0.3, 10 * ONES / (1 + 99 * ONES.cumsum(-1)), 0.4).kept)
@@ -134,16 +136,16 @@ def test_a_tolerance_accepts_no_token_of_probability_zero(point):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab", [512, 16_384, 65_536, 151_936])
-def test_races_over_a_real_vocabulary_follow_the_law(vocab, dtype):
+def test_draws_over_a_real_vocabulary_follow_the_distribution(vocab, dtype):
     """A certain token among others of 1e-12 together always wins; two equal tokens among others of 1e-9 win half
     each."""
     rows = 2**21 // vocab
     noise, zero = counted_noise(3, range(rows), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
     e = noise.exponential("sample", zero, vocab)
     certain = torch.full((vocab,), -27.6 - math.log(vocab), dtype=dtype).index_fill(0, torch.tensor(vocab // 2), 0)
-    assert (race(certain.float().softmax(-1), e) == vocab // 2).all()
+    assert (sample_token(certain.float().softmax(-1), e) == vocab // 2).all()
     equal = torch.full((vocab,), -20.7 - math.log(vocab), dtype=dtype).index_fill(0, torch.tensor([3, vocab - 1]), 0)
-    wins = [int((race(equal.float().softmax(-1), e) == k).sum()) for k in (3, vocab - 1)]
+    wins = [int((sample_token(equal.float().softmax(-1), e) == k).sum()) for k in (3, vocab - 1)]
     assert sum(wins) == rows and stats.binomtest(wins[0], rows).pvalue > 1e-4
 
 
@@ -151,15 +153,15 @@ def test_a_word_of_leading_ones_does_not_win_for_a_token_of_no_probability():
     """Must fail: exponentials of its 24 leading bits, a uniform that rounds to 1."""
     noise = counted_noise(LEADING_ONES, range(16), torch.float32)
     e = noise.exponential("sample", torch.zeros(1, 1, dtype=torch.int64), 65_536)
-    law = torch.full((65_536,), 1e-17).index_fill(0, torch.tensor(7), 1)
-    assert (race(law, e) == 7).all()
+    probs = torch.full((65_536,), 1e-17).index_fill(0, torch.tensor(7), 1)
+    assert (sample_token(probs, e) == 7).all()
     uniform = ((-e.double()).exp() * 2**24).floor().float() + 0.5
     wrong = (uniform * 2.0**-24).log().neg().clamp(min=torch.finfo(torch.float32).tiny)
-    assert (race(law, wrong) != 7).any()
+    assert (sample_token(probs, wrong) != 7).any()
 
 
-def test_a_uniform_law_is_drawn_uniformly():
+def test_a_uniform_distribution_is_drawn_uniformly():
     """Over 65,536 tokens of equal weight: none is drawn for its number."""
     noise, zero = counted_noise(4, range(250), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
-    tokens = race(torch.ones(65_536), noise.exponential("sample", zero, 65_536))
+    tokens = sample_token(torch.ones(65_536), noise.exponential("sample", zero, 65_536))
     assert stats.kstest(tokens[:, 0] + 0.5, "uniform", (0, 65_536)).pvalue > 1e-4

@@ -144,7 +144,7 @@ def test_every_file_module_name_and_flag_that_is_named_exists():
 
 
 def find_not_held(text):
-    """List "file: name" for each name in brackets behind a file of a text that the file does not have."""
+    """List "file: name" for each name in brackets after a file of a text that the file does not have."""
     absent = []
     for file, names in HELD.findall(text):
         if "<" not in file:

@@ -1,4 +1,4 @@
-"""Scenes and stories: a picture is its seed's, words are known, what is held out is held out."""
+"""Scenes and stories: an image is its seed's, words are known, what is held out is held out."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ PROMPTS = Path(__file__).parents[2] / "prompts"
 def test_a_scene_is_a_function_of_its_seed():
     for seed in range(40):
         for test in (False, True):
-            caption, picture = scenes.draw_example(seed, test)
+            caption, image = scenes.draw_example(seed, test)
             second = scenes.draw_example(seed, test)
             assert second[0] == caption
-            assert np.array_equal(second[1], picture)
-            assert picture.shape == (64, 64, 3)
+            assert np.array_equal(second[1], image)
+            assert image.shape == (64, 64, 3)
 
 
 def test_a_caption_says_what_is_fixed_and_is_held_out_or_not():

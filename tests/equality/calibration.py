@@ -29,14 +29,14 @@ P = dict[str, list[float]]
 
 def replicate_exact(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
     """Compute the null p-values of the joint tests and of the e-value: n sequences of 5 tokens out of 3, drawn from
-    their law itself, in each replicate. draws: of the Monte-Carlo null, which all replicates share."""
-    law = next(t.law for t in targets() if t.name == "random-0 3x5")
-    t = C.make_tables(law, 3, 5, n)
+    their distribution itself, in each replicate. draws: of the Monte-Carlo null, which all replicates share."""
+    probs = next(t.probs for t in targets() if t.name == "random-0 3x5")
+    t = C.make_tables(probs, 3, 5, n)
     null = C.simulate_null(t, draws, rng)
-    counts = rng.multinomial(n, law / law.sum(), size=replicates)
+    counts = rng.multinomial(n, probs / probs.sum(), size=replicates)
     ps = C.compute_p_values(C.compute_statistics(counts, t), null)
     ps_of_test = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
-    ps_of_test[f"exact: e-value, n = {n:,}"] = list(np.exp(-np.maximum(C.compute_log_e(counts, law), 0)))
+    ps_of_test[f"exact: e-value, n = {n:,}"] = list(np.exp(-np.maximum(C.compute_log_e(counts, probs), 0)))
     return ps_of_test
 
 
@@ -51,8 +51,8 @@ def replicate_teacher_forced(replicates: int, rng: np.random.Generator, seed: in
     p = compute_conditionals(model, tokens)
     ps_of_test: P = defaultdict(list)
     for sample in np.split(np.arange(rows), replicates):
-        law = teacher_forced.wrap_law(p[sample])
-        battery = teacher_forced.run_battery(tokens[sample].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
+        probs = teacher_forced.wrap_probs(p[sample])
+        battery = teacher_forced.run_battery(tokens[sample].numpy(), probs, 2, rng=rng, groups=np.arange(8) % 2)
         run = [row for row in battery if row["p_value"] is not None]
         for row in run:
             if ", row" not in row["test"]:

@@ -83,11 +83,11 @@ def test_accepted_drafts_are_counted(kind, decoder, plain, options, layer):
     assert {r["accepted_drafts"] for r in undrafted} == {0 if kind == "discrete" else None}
 
 
-def test_a_law_that_is_none_is_an_error_that_names_its_position():
+def test_a_distribution_that_is_none_is_an_error_that_names_its_position():
     table = tabular.random_table(3, 4, torch.Generator().manual_seed(0))
     table[2, 1] = float("nan")
-    with pytest.raises(ParityError, match=r"model broken, row 27, position 1: p is not a law"):
-        _ = discrete.Target("broken", table, 4, 4).law
+    with pytest.raises(ParityError, match=r"model broken, row 27, position 1: p is not a distribution"):
+        _ = discrete.Target("broken", table, 4, 4).probs
 
 
 RIGHT = {

@@ -32,7 +32,7 @@ def test_lossless_is_certified_and_a_fault_is_found(family_targets, name, decode
 
 
 def test_a_pass_for_what_is_forced_is_an_error(family_targets):
-    """A loop that knows no grammar verifies the line's end and the picture's, each in a pass of its own."""
+    """A loop that knows no grammar verifies the line's end and the image's, each in a pass of its own."""
     with pytest.raises(ParityError, match=r"row .*: [5-8] passes for 4 codes"):
         family_targets["chameleon"].draw(faults.jacobi, 64, 0, {"window": 1})
 

@@ -136,7 +136,7 @@ marked `long` as well. Written by `python -m tests.equality.test_faults`.
 
 
 def format_table():
-    """Format the page that lists each planted fault and the command that finds it."""
+    """Format the page that lists each injected fault and the command that finds it."""
     faults = [(kind, name, name in LONG) for kind, name in CASES if VARIANTS[kind][name][1] != "none"]
     faults += [(kind, name, False) for kind, name, *_ in LATE] + [(kind, name, True) for kind, name, *_ in REST]
     found_by = ("README's command", "`.ci/run`")

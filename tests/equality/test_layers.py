@@ -72,19 +72,19 @@ class Workplace:
 
     def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
         """Run a layer on the files of a cell that it declares to read, against the cell in folder `baseline` where it
-        compares. Return its entries, and the arrays of laws that it wrote."""
+        compares. Return its entries, and the arrays of distributions that it wrote."""
         layer = layer.replace("-", "_")
         declared = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
         names = (*declared["READS"], *declared["WRITES"])
-        laws = folder / "laws.npz" if "laws" in names else None
+        probs = folder / "laws.npz" if "probs" in names else None
         files = (
             [folder / "shards/0-of-1.npz"] if "shards" in names else [],
             [self.folder / "inputs.npz"] if "inputs" in names else [],
             self.folder / "manifest.json" if "checkpoint" in names else None,
             baseline if "baseline" in names else None,
         )
-        cell = CellFiles(self.kind, folder, settings or {}, *files, None, laws, str(device))
-        return run_layer(layer, cell), read_arrays(laws) if laws else {}
+        cell = CellFiles(self.kind, folder, settings or {}, *files, None, probs, str(device))
+        return run_layer(layer, cell), read_arrays(probs) if probs else {}
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +117,12 @@ def has_slots(entries):
 
 def test_tokens_of_the_target_pass(get_workplace):
     workplace = get_workplace("discrete")
-    entries, laws = workplace.run("teacher-forced", workplace.make_cell("ar"), {"seeds": [11]})
+    entries, probs = workplace.run("teacher-forced", workplace.make_cell("ar"), {"seeds": [11]})
     assert find_smallest_p(entries) > 0.01
     assert {r["key"] for r in entries["rows"]} == {"00000003"}
     assert has_slots(entries)
-    assert laws["logp"].shape == laws["top1"].shape == (4, 64)
-    assert (laws["logp"] <= 0).all()
+    assert probs["logp"].shape == probs["top1"].shape == (4, 64)
+    assert (probs["logp"] <= 0).all()
 
 
 def test_tokens_of_other_captions_are_rejected(get_workplace):
@@ -179,15 +179,15 @@ def test_paired_reads_features_and_finds_a_shift(tmp_path, shift, verdict):
 def test_texts_of_the_network_pass_and_others_do_not(get_workplace):
     workplace = get_workplace("anysubset")
     cell = workplace.make_cell("assd", {"k": 4})
-    entries, laws = workplace.run("teacher-forced", cell)
+    entries, probs = workplace.run("teacher-forced", cell)
     assert find_smallest_p(entries) > 0.01
     assert {r["model"] for r in entries["rows"]} == {"text"}
     assert has_slots(entries)
-    assert laws["logp"].shape == (6,)
+    assert probs["logp"].shape == (6,)
     reversed_cell = copy_changed(cell, "reversed", lambda c: {"tokens": c["tokens"][::-1].copy()})
-    reversed_entries, reversed_laws = workplace.run("teacher-forced", reversed_cell)
+    reversed_entries, reversed_probs = workplace.run("teacher-forced", reversed_cell)
     assert find_smallest_p(reversed_entries) < 1e-6
-    assert reversed_laws["logp"].mean() < laws["logp"].mean()
+    assert reversed_probs["logp"].mean() < probs["logp"].mean()
 
 
 @pytest.mark.parametrize("change", ["another task", "another network", "rows of unequal length"])
@@ -200,12 +200,12 @@ def test_texts_that_are_not_tested_have_log_probabilities(get_workplace, change)
     copy = copy_changed(cell, change.replace(" ", "_"), lambda c: shorter if is_shorter else {})
     changed = {"another task": {"task_kind": "stories"}, "another network": {"method": "gpt2"}}.get(change, {})
     write_json(copy / "spec.json", read_json(cell / "spec.json") | changed)
-    entries, laws = workplace.run("teacher-forced", copy)
+    entries, probs = workplace.run("teacher-forced", copy)
     assert entries["rows"] == []
-    assert np.isfinite(laws["logp"]).all()
+    assert np.isfinite(probs["logp"]).all()
     whole_logp = workplace.run("teacher-forced", cell)[1]["logp"]
-    assert (laws["logp"][0] == pytest.approx(whole_logp[0], rel=1e-4)) == (not is_shorter)
-    assert laws["logp"][1:] == pytest.approx(whole_logp[1:], rel=1e-4)
+    assert (probs["logp"][0] == pytest.approx(whole_logp[0], rel=1e-4)) == (not is_shorter)
+    assert probs["logp"][1:] == pytest.approx(whole_logp[1:], rel=1e-4)
 
 
 # --- layers of vectors
@@ -271,11 +271,11 @@ def test_differences_by_rounding_reject_nothing(exact, verdict):
 @pytest.mark.parametrize(("error", "expected"), [(5e-4, "equal within eps"), (2e-3, "differs by more than eps")])
 def test_a_path_within_its_tolerance_has_its_own_verdict(error, expected):
     """The claim is neither lossless nor lossy; one number too far apart contradicts it."""
-    tokens, pictures = np.zeros((2, 1, 4, 2)), np.zeros((2, 1, 3, 8, 8))
-    tokens[1, 0, 2, 1] = pictures[1, 0, 0, 0, 0] = error
+    tokens, images = np.zeros((2, 1, 4, 2)), np.zeros((2, 1, 3, 8, 8))
+    tokens[1, 0, 2, 1] = images[1, 0, 0, 0, 0] = error
     promise = claim("continuous", "coupled", options("continuous", "coupled", {"law": "path"}))
     assert promise == "equal within eps"
-    row = make_distance_row(tokens, pictures, 1e-3, method="coupled", key="k")
+    row = make_distance_row(tokens, images, 1e-3, method="coupled", key="k")
     assert row["psnr"] == pytest.approx(10 * np.log10(4 * 192 / error**2), abs=1e-6)
     verdict = judge_decoders([row], {"k": promise}, 0.01)[0]
     assert verdict["verdict"] == expected
@@ -283,7 +283,7 @@ def test_a_path_within_its_tolerance_has_its_own_verdict(error, expected):
     assert f"{row['psnr']:.0f} dB" in verdict["note"]
 
 
-# --- the test of one token's law, on Gaussian mixtures
+# --- the test of one token's distribution, on Gaussian mixtures
 
 
 ONE = {"gamma": 1, "prefill": 0.0}
@@ -337,7 +337,7 @@ def match_scores(x, y, ids, ids_y=None):
 @pytest.mark.parametrize("pairs", [paired.PAIRS, 40])
 @pytest.mark.parametrize("shift", [0.0, 0.4])
 def test_paired_rows_find_a_shift_and_no_shift(shift, pairs, monkeypatch):
-    """Also where MMD compares pictures in blocks."""
+    """Also where MMD compares images in blocks."""
     monkeypatch.setattr(paired, "PAIRS", pairs)
     x, y, ids = draw_pairs(shift=shift)
     t, boot, tost = paired.make_scalar_rows(match_scores(x, y, ids), margin=0.3, resamples=499)

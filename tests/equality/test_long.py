@@ -1,4 +1,4 @@
-"""Long targets: laws that are those of a joint, correct decoders at their own options, faults of far away."""
+"""Long targets: distributions that are those of a joint, correct decoders at their own options, faults of far away."""
 
 import itertools
 from dataclasses import replace
@@ -26,7 +26,14 @@ from parity.equality.targets.continuous import score_numbers
 from parity.equality.targets.discrete import long_targets, make_real_vocabulary
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
-from parity.models.discrete.tabular import HashedTable, HiddenLaw, HiddenMarkov, compute_joint, make_chain, make_counter
+from parity.models.discrete.tabular import (
+    HashedTable,
+    HiddenDistribution,
+    HiddenMarkov,
+    compute_joint,
+    make_chain,
+    make_counter,
+)
 from tests.equality.faults import anysubset as any_faults
 from tests.equality.faults import discrete as faults
 from tests.tables import keep_drafts
@@ -44,10 +51,11 @@ def run_long(decoder, models, options, **values):
     return exact(decoder, models, options, family="all", layer="long", **values)
 
 
-def draw_laws(*shape, seed=0, scale=1):
-    """Draw random laws of this shape, which sum to 1 over the last axis; a larger `scale` makes them less flat."""
-    laws = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return laws.mul(scale).softmax(-1)
+def draw_probs(*shape, seed=0, scale=1):
+    """Draw random distributions of this shape, which sum to 1 over the last axis; a larger `scale` makes them less
+    flat."""
+    probs = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return probs.mul(scale).softmax(-1)
 
 
 # --- tests of targets of every kind
@@ -73,9 +81,9 @@ def test_correct_decoders_pass_at_their_own_options(kind, decoder, options, size
 
 
 def allow_all_words(model, *arguments):
-    """Return uniform laws [B, S, V + 1] in place of a model's; only the mask, which is last, is impossible."""
-    laws = model.laws(*arguments)
-    return torch.cat([torch.ones_like(laws[..., :-1]), laws[..., -1:]], -1) / (laws.shape[-1] - 1)
+    """Return uniform distributions [B, S, V + 1] in place of a model's; only the mask, which is last, is impossible."""
+    probs = model.probs(*arguments)
+    return torch.cat([torch.ones_like(probs[..., :-1]), probs[..., -1:]], -1) / (probs.shape[-1] - 1)
 
 
 def allow_all_tokens(model, *arguments):
@@ -89,7 +97,7 @@ def draw_infinite(models, start, *, noise):
 
 
 LOOSE = faults.replace_logits(sjd, allow_all_tokens)
-LOOSE_TEXT = any_faults.replace_laws(assd, allow_all_words)
+LOOSE_TEXT = any_faults.replace_probs(assd, allow_all_words)
 
 
 @pytest.mark.parametrize(
@@ -121,21 +129,21 @@ OPEN = torch.full((4,), -1)
 
 
 @pytest.mark.parametrize(
-    "law",
+    "probs",
     [
-        HiddenLaw(draw_laws(1, 3)[0], draw_laws(3, 3), draw_laws(3, 2, seed=1)),
-        make_chain(draw_laws(4, 2).view(2, 2, 2)),
-        make_counter(draw_laws(3, 2)),
+        HiddenDistribution(draw_probs(1, 3)[0], draw_probs(3, 3), draw_probs(3, 2, seed=1)),
+        make_chain(draw_probs(4, 2).view(2, 2, 2)),
+        make_counter(draw_probs(3, 2)),
     ],
     ids=["hidden", "order 2", "counter"],
 )
-def test_a_hole_is_summed_over_and_a_token_is_replaced(law):
+def test_a_hole_is_summed_over_and_a_token_is_replaced(probs):
     """By the model's joint, which it gives token by token. A token that is fed again replaces the first."""
-    joint = compute_joint(HiddenMarkov(law, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
-    model = HiddenMarkov(law, 4, 1, 4, OPEN)
+    joint = compute_joint(HiddenMarkov(probs, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
+    model = HiddenMarkov(probs, 4, 1, 4, OPEN)
 
     def feed(tokens, positions):
-        """Feed tokens at positions to the model, and return the law [V] after the last."""
+        """Feed tokens at positions to the model, and return the distribution [V] after the last."""
         return model.logits(torch.tensor([tokens]), torch.tensor([positions])).softmax(-1)[0, -1].numpy()
 
     assert joint.sum() == pytest.approx(1)
@@ -153,16 +161,16 @@ def test_trees_are_the_chain_of_their_paths():
             assert (drawn.tokens == t.draw(ar, 0, 0, {}).tokens).all(), t.name
 
 
-LENGTH = 1024  # tokens of a picture of LlamaGen, 512 pixels
+LENGTH = 1024  # tokens of an image of LlamaGen, 512 pixels
 
 
-def test_a_model_as_long_as_a_published_picture():
+def test_a_model_as_long_as_a_published_image():
     """Coupled decoders draw plain decoding's tokens on it; the tests accept these, and find that the last 100 of each
     row are drawn at random. Pairs of positions, whose number grows with the square, are not tested."""
     (far,) = (
         t for t in long_targets({"positions": 32, "lag": 0, "steps": 0}, 65_536, longest=LENGTH) if "far" in t.name
     )
-    assert (far.length, far.law) == (LENGTH, None)
+    assert (far.length, far.probs) == (LENGTH, None)
     few = replace(far, n=3)
     plain = few.draw(ar, 0, 0, {}).tokens
     assert plain.shape == (3, LENGTH)
@@ -181,27 +189,27 @@ def test_a_model_as_long_as_a_published_picture():
 
 
 def feed_hashed(*tokens):
-    """Feed tokens behind the first one, 0, to a hashed model; return the model and the logits [V] of the next token."""
+    """Feed tokens after the first one, 0, to a hashed model; return the model and the logits [V] of the next token."""
     table = torch.randn(64, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = HashedTable(table, 6, 1, 6, torch.full((6,), -1))
     return model, model.logits(torch.tensor([[0, *tokens]]), torch.arange(-1, len(tokens))[None])[0, -1]
 
 
-def test_a_hashed_law_is_of_the_whole_prefix():
+def test_a_hashed_distribution_is_of_the_whole_prefix():
     """One token long ago changes it; a hole is passed over."""
     assert (feed_hashed(3, 1, 4, 1, 2)[1] != feed_hashed(2, 1, 4, 1, 2)[1]).all()
     model, _ = feed_hashed(3)
     assert (model.logits(torch.tensor([[1]]), torch.tensor([[3]]))[0, 0] == feed_hashed(3, 1)[1]).all()
 
 
-def test_a_hashed_law_in_a_tree_is_of_the_path():
+def test_a_hashed_distribution_in_a_tree_is_of_the_path():
     model, _ = feed_hashed()
     nodes = model.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0][0]
     for node, path in enumerate(([3], [3, 1], [3, 2], [3, 1, 4])):
         assert (nodes[node] == feed_hashed(*path)[1]).all()
 
 
-def test_a_hashed_law_in_a_tree_is_of_all_final_nodes():
+def test_a_hashed_distribution_in_a_tree_is_of_all_final_nodes():
     """The last branch follows the first node, which is not its ancestor, but not that one's draft."""
     model, _ = feed_hashed(3)
     parents = torch.tensor([[FINAL, 0, FINAL, 2]])
@@ -230,34 +238,34 @@ def test_products_at_each_distance_are_their_sums():
 
 
 V, N = 2, 5
-STEP = draw_laws(3, 3, seed=1, scale=2)
+STEP = draw_probs(3, 3, seed=1, scale=2)
 RULES = {
-    "chain": hidden.Strided(draw_laws(2, 2, scale=2), N),
-    "copy": hidden.Strided(draw_laws(2, 2, scale=2), N, 2),
-    "parity": hidden.Parity(draw_laws(2, scale=2), draw_laws(2, seed=3, scale=2), 3, N),
-    "hidden": hidden.Hidden(torch.linalg.matrix_power(STEP, 2**20)[0], STEP, draw_laws(3, 2, seed=2, scale=2)),
+    "chain": hidden.Strided(draw_probs(2, 2, scale=2), N),
+    "copy": hidden.Strided(draw_probs(2, 2, scale=2), N, 2),
+    "parity": hidden.Parity(draw_probs(2, scale=2), draw_probs(2, seed=3, scale=2), 3, N),
+    "hidden": hidden.Hidden(torch.linalg.matrix_power(STEP, 2**20)[0], STEP, draw_probs(3, 2, seed=2, scale=2)),
 }
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_word_given_any_subset_is_the_sum_over_the_others(name):
-    """By one joint, the product of the words' laws from left to right."""
+    """By one joint, the product of the words' distributions from left to right."""
     rule = RULES[name]
     texts = torch.cartesian_prod(*[torch.arange(V)] * N)
     joint = torch.ones(len(texts), dtype=torch.float64)
     for i in range(N):
         prefixes = texts.masked_fill(torch.arange(N) >= i, V)
-        joint *= rule.laws_given(prefixes, torch.full((len(texts),), i)).gather(1, texts[:, i : i + 1])[:, 0]
+        joint *= rule.probs_given(prefixes, torch.full((len(texts),), i)).gather(1, texts[:, i : i + 1])[:, 0]
     joint = joint.view([V] * N).numpy()
     for words in itertools.product(range(V + 1), repeat=N):
         unknown = [i for i in range(N) if words[i] == V]
         for axis, i in enumerate(unknown):
             index = tuple(slice(None) if v == V else v for v in words)
             expected = joint[index].sum(tuple(k for k in range(len(unknown)) if k != axis))
-            law = rule.laws_given(torch.tensor([words]), torch.tensor([i]))[0].numpy()
-            np.testing.assert_allclose(law, expected / expected.sum(), atol=1e-12)
-    pair_law = hidden.compute_pair_law(rule, N).numpy()
-    np.testing.assert_allclose(pair_law[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
+            probs = rule.probs_given(torch.tensor([words]), torch.tensor([i]))[0].numpy()
+            np.testing.assert_allclose(probs, expected / expected.sum(), atol=1e-12)
+    pair_probs = hidden.compute_pair_probs(rule, N).numpy()
+    np.testing.assert_allclose(pair_probs[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
 
 
 def test_words_filled_in_at_one_step_are_found():
@@ -292,8 +300,8 @@ def test_a_token_given_the_first_ones_is_of_the_joint_density():
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 6, 2)))
     ranks = torch.tensor([[1, 3, 5], [2, 5, 4]])
     n_known = torch.tensor([[1, 2, 2], [2, 5, 1]])
-    law = LongMixture(REGIMES, 6).conditions(x, torch.arange(6).expand(2, -1), ranks, n_known)
-    density = law.log_density(x.gather(1, ranks[..., None].expand(-1, -1, 2)).flatten(0, 1)).exp().view(2, 3)
+    probs = LongMixture(REGIMES, 6).conditions(x, torch.arange(6).expand(2, -1), ranks, n_known)
+    density = probs.log_density(x.gather(1, ranks[..., None].expand(-1, -1, 2)).flatten(0, 1)).exp().view(2, 3)
     for b, j in itertools.product(range(2), range(3)):
         expected = compute_density(x[b].numpy(), int(ranks[b, j]), int(n_known[b, j]))
         assert density[b, j] == pytest.approx(expected, rel=1e-9)
@@ -301,18 +309,18 @@ def test_a_token_given_the_first_ones_is_of_the_joint_density():
 
 def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
     zero = torch.zeros(1, 1, dtype=torch.int64)
-    law = REGIMES.compute_laws(torch.zeros(1, 1, 2, dtype=torch.float64), zero, zero)
+    probs = REGIMES.compute_probs(torch.zeros(1, 1, 2, dtype=torch.float64), zero, zero)
     rng, n = np.random.default_rng(0), 40_000
-    k = rng.choice(2, n, p=law.log_weights[0].exp().numpy())
+    k = rng.choice(2, n, p=probs.log_weights[0].exp().numpy())
     y = torch.from_numpy(rng.normal(MEANS[k], SCALES[k]))
-    law = law.rows(torch.zeros(n, dtype=torch.int64))
-    pit, score, variance = score_numbers(law, y).numpy()
+    probs = probs.rows(torch.zeros(n, dtype=torch.int64))
+    pit, score, variance = score_numbers(probs, y).numpy()
     assert stats.kstest(pit.ravel(), "uniform").pvalue > 0.001
     for d in range(2):
         error = np.sqrt(variance[:, d].mean() / n)
         assert abs(score[:, d].mean()) < 4 * error
         assert np.mean(score[:, d] ** 2) == pytest.approx(variance[:, d].mean(), rel=0.06)
-    shifted = score_numbers(law, y + 0.05).numpy()
+    shifted = score_numbers(probs, y + 0.05).numpy()
     assert stats.kstest(shifted[0, :, 0], "uniform").pvalue < 0.001  # numbers that are moved by .05 fail the test
 
 

@@ -17,9 +17,9 @@ from tests.equality import calibration
 
 
 @pytest.fixture(scope="module")
-def law():
-    """The law [3^5] of the enumerable target "random-0 3x5"."""
-    return next(t for t in targets() if t.name == "random-0 3x5").law
+def probs():
+    """The distribution [3^5] of the enumerable target "random-0 3x5"."""
+    return next(t for t in targets() if t.name == "random-0 3x5").probs
 
 
 def test_tost_and_power_are_those_of_statsmodels():
@@ -46,51 +46,51 @@ def test_no_p_value_is_zero():
     assert result_rows.make_row("exact", "x", 1, p_value=0.0)["p_value"] > 0
 
 
-def test_conditional_tables_have_the_exact_conditionals(law):
-    t = joint_tests.make_tables(law, 3, 5, 10**6)
+def test_conditional_tables_have_the_exact_conditionals(probs):
+    t = joint_tests.make_tables(probs, 3, 5, 10**6)
     sequences = joint_tests.digits(3, 5)
     assert (t.pairs, len(t.starts)) == (10, 10 + 1 + 4 * 3)
     begins_with_0 = sequences[:, 0] == 0
-    shares = [law[begins_with_0 & (sequences[:, 1] == b)].sum() / law[begins_with_0].sum() for b in range(3)]
+    shares = [probs[begins_with_0 & (sequences[:, 1] == b)].sum() / probs[begins_with_0].sum() for b in range(3)]
     np.testing.assert_allclose(t.share[t.starts[11] : t.starts[12]], sorted(shares))  # groups are sorted by their mass
 
 
-def test_the_certificate_covers_and_is_not_vacuous(law):
-    """For a law at a known distance, in 95 % of samples or more."""
-    other_law = 0.9 * law + 0.1 * np.roll(law, 1)
-    tv = 0.5 * np.abs(other_law - law).sum()
-    drawn = np.random.default_rng(0).multinomial(10_000, other_law / other_law.sum(), size=400)
-    bounds = np.array([joint_tests.bound_tv(c, law) for c in drawn])
-    intervals = np.array([joint_tests.compute_tv_interval(c, law) for c in drawn])
+def test_the_certificate_covers_and_is_not_vacuous(probs):
+    """For a distribution at a known distance, in 95 % of samples or more."""
+    other_probs = 0.9 * probs + 0.1 * np.roll(probs, 1)
+    tv = 0.5 * np.abs(other_probs - probs).sum()
+    drawn = np.random.default_rng(0).multinomial(10_000, other_probs / other_probs.sum(), size=400)
+    bounds = np.array([joint_tests.bound_tv(c, probs) for c in drawn])
+    intervals = np.array([joint_tests.compute_tv_interval(c, probs) for c in drawn])
     assert (bounds >= tv).mean() >= 0.95
     assert bounds.max() < tv + 0.06
     assert ((intervals[:, 0] <= tv) & (tv <= intervals[:, 1])).mean() >= 0.95
 
 
 @pytest.mark.parametrize(("share", "n"), [(0.03, 20_000), (0.4, 2_000)])
-def test_the_estimate_of_the_tv_is_less_biased_than_the_plug_in(law, share, n):
+def test_the_estimate_of_the_tv_is_less_biased_than_the_plug_in(probs, share, n):
     """Over 100 samples the mean estimate is within an event's standard error of the enumerated truth."""
-    other_law = (1 - share) * law + share * np.roll(law, 1)
-    truth = 0.5 * np.abs(other_law - law).sum()
-    drawn = np.random.default_rng(0).multinomial(n, other_law / other_law.sum(), size=100)
-    estimate = np.mean([joint_tests.estimate_tv(c, law) for c in drawn])
-    plug_in = joint_tests.compute_tv(drawn, law).mean()
+    other_probs = (1 - share) * probs + share * np.roll(probs, 1)
+    truth = 0.5 * np.abs(other_probs - probs).sum()
+    drawn = np.random.default_rng(0).multinomial(n, other_probs / other_probs.sum(), size=100)
+    estimate = np.mean([joint_tests.estimate_tv(c, probs) for c in drawn])
+    plug_in = joint_tests.compute_tv(drawn, probs).mean()
     assert abs(estimate - truth) < min(0.5 / n**0.5, plug_in - truth), (truth, estimate, plug_in)
 
 
-def test_a_fault_that_marginals_cannot_see_is_rejected(law):
+def test_a_fault_that_marginals_cannot_see_is_rejected(probs):
     """Position 4 is made independent of the others: its marginal stays the same."""
-    cube = law.reshape([3] * 5)
+    cube = probs.reshape([3] * 5)
     marginal = cube.sum((0, 1, 2, 3))
-    other_law = (cube.sum(4, keepdims=True) * marginal).ravel()
-    drawn = np.random.default_rng(0).multinomial(5_000, other_law / other_law.sum())
-    rows = joint_tests.make_joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=999)
+    other_probs = (cube.sum(4, keepdims=True) * marginal).ravel()
+    drawn = np.random.default_rng(0).multinomial(5_000, other_probs / other_probs.sum())
+    rows = joint_tests.make_joint_rows("exact", drawn, probs, 3, 5, rng=np.random.default_rng(0), draws=999)
     assert next(r for r in rows if r["test"] == "all four")["p_value"] <= 0.01
     assert stats.chisquare(drawn.reshape([3] * 5).sum((0, 1, 2, 3)), 5_000 * marginal).pvalue > 0.05
 
 
-def test_too_few_samples_are_not_run(law):
-    rows = joint_tests.make_code_rows("exact", "m", np.zeros(100, int), law, 3, 5, seed=0, draws=99)
+def test_too_few_samples_are_not_run(probs):
+    rows = joint_tests.make_code_rows("exact", "m", np.zeros(100, int), probs, 3, 5, seed=0, draws=99)
     row = next(r for r in rows if r["test"] == "all four")
     assert (row["p_value"], row["statistic"], row["note"]) == (None, None, "not run: needs n >= 243")
 
@@ -102,14 +102,14 @@ def test_too_few_samples_are_not_run(law):
         (3, "rejected", "3 of 53 sequences have probability zero"),
     ],
 )
-def test_of_a_certain_law_only_the_support_is_tested(n_impossible, verdict, note):
+def test_of_a_certain_distribution_only_the_support_is_tested(n_impossible, verdict, note):
     codes = np.array([1] * 50 + [2] * n_impossible)
-    law = np.array([0.0, 1.0, 0.0, 0.0])
-    row = joint_tests.make_code_rows("exact", "m", codes, law, 2, 2, seed=0, draws=99)[4]
+    probs = np.array([0.0, 1.0, 0.0, 0.0])
+    row = joint_tests.make_code_rows("exact", "m", codes, probs, 2, 2, seed=0, draws=99)[4]
     assert (row["verdict"], row["note"]) == (verdict, note)
 
 
-def test_continuous_rows_accept_the_law_and_reject_a_wider_one():
+def test_continuous_rows_accept_the_distribution_and_reject_a_wider_one():
     model = random_mixture(np.random.default_rng(0))
     rng = np.random.default_rng(1)
     samples = exact_sampler(model, 5000, rng)
@@ -139,19 +139,19 @@ def test_energy_finds_a_shift():
 
 
 def test_only_the_e_process_keeps_its_level_under_peeking():
-    law = next(t for t in targets() if t.name == "random-0 3x4").law
-    e_process, peeking, single_look = (r["effect"] for r in joint_tests.measure_false_alarms(law, replicates=500))
+    probs = next(t for t in targets() if t.name == "random-0 3x4").probs
+    e_process, peeking, single_look = (r["effect"] for r in joint_tests.measure_false_alarms(probs, replicates=500))
     assert e_process <= 0.05
     assert peeking > 0.15
     assert 0.03 <= single_look <= 0.07
 
 
-def test_the_e_process_finds_a_fault_by_shards_in_any_order(law):
-    other_law = 0.9 * law + 0.1 * np.roll(law, 1)
-    shards = np.random.default_rng(0).multinomial(1_000, other_law / other_law.sum(), size=20)
-    assert joint_tests.compute_log_e(shards.cumsum(0), law).max() >= np.log(1 / result_rows.ALPHA)
-    log_e = joint_tests.compute_log_e(shards[::-1].cumsum(0), law)[-1]
-    assert log_e == pytest.approx(joint_tests.compute_log_e(shards.sum(0), law))
+def test_the_e_process_finds_a_fault_by_shards_in_any_order(probs):
+    other_probs = 0.9 * probs + 0.1 * np.roll(probs, 1)
+    shards = np.random.default_rng(0).multinomial(1_000, other_probs / other_probs.sum(), size=20)
+    assert joint_tests.compute_log_e(shards.cumsum(0), probs).max() >= np.log(1 / result_rows.ALPHA)
+    log_e = joint_tests.compute_log_e(shards[::-1].cumsum(0), probs)[-1]
+    assert log_e == pytest.approx(joint_tests.compute_log_e(shards.sum(0), probs))
 
 
 def make_row(method, p, repeat=0, layer="teacher-forced"):
@@ -192,7 +192,7 @@ def test_rows_without_holm_are_a_family():
     assert adjusted[0]["verdict"] == "not rejected"
 
 
-def test_planted_faults_get_no_verdict():
+def test_injected_faults_get_no_verdict():
     assert verdict.judge_decoders([make_row("a", 1e-9, layer="mutants")], {}, 0.01) == []
 
 
@@ -239,12 +239,12 @@ def test_the_layers_of_a_correct_decoder_are_one_family():
     assert n_rejected < 72  # .05 of 1,000 plus three deviations; without correction over layers there would be 185
 
 
-def judge_beside_others(counts, law, n_decoders=99):
+def judge_beside_others(counts, probs, n_decoders=99):
     """Judge a decoder with these counts beside others, of which none is rejected."""
     rows = []
     for repeat in range(2):
         made = joint_tests.make_joint_rows(
-            "exact", counts, law, 4, 3, rng=np.random.default_rng(repeat), draws=999, method="it", repeat=repeat
+            "exact", counts, probs, 4, 3, rng=np.random.default_rng(repeat), draws=999, method="it", repeat=repeat
         )
         rows += [row | {"model": "table"} for row in made]
     rows += [make_row(f"m{k}", 0.5, layer="exact") for k in range(n_decoders)]
@@ -253,21 +253,21 @@ def judge_beside_others(counts, law, n_decoders=99):
 
 def test_a_coarse_fault_is_found_beside_many_decoders():
     """The smallest p-value of 999 null draws would not reject among a hundred."""
-    law = np.random.default_rng(0).dirichlet(np.ones(64))
+    probs = np.random.default_rng(0).dirichlet(np.ones(64))
     rng = np.random.default_rng(1)
-    assert judge_beside_others(rng.multinomial(5000, law), law).kind == "consistent"
-    far = judge_beside_others(rng.multinomial(5000, 0.5 * law + 0.5 * np.roll(law, 1)), law)
+    assert judge_beside_others(rng.multinomial(5000, probs), probs).kind == "consistent"
+    far = judge_beside_others(rng.multinomial(5000, 0.5 * probs + 0.5 * np.roll(probs, 1)), probs)
     assert far.kind == "lossy"
     assert far.interval[0] > 0.1
 
 
 def test_the_e_value_below_the_smallest_p_value_keeps_the_level():
-    law = np.random.default_rng(2).dirichlet(np.ones(27))
+    probs = np.random.default_rng(2).dirichlet(np.ones(27))
     rng = np.random.default_rng(3)
     ps = [
         next(
             r["p_value"]
-            for r in joint_tests.make_joint_rows("exact", rng.multinomial(500, law), law, 3, 3, rng=rng, draws=99)
+            for r in joint_tests.make_joint_rows("exact", rng.multinomial(500, probs), probs, 3, 3, rng=rng, draws=99)
             if r["test"] == "all four"
         )
         for _ in range(400)

@@ -1,4 +1,5 @@
-"""Tokens under the target's laws: the battery finds another law, the test of rows shared random numbers."""
+"""Tokens under the target's distributions: the battery finds another distribution, the test of rows shared random
+numbers."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ TARGET = Target("six codes", random_table(6, 5, torch.Generator().manual_seed(0)
 
 
 def draw_sample(decoder, n, seed=0, **options):
-    """Draw tokens and steps [n, L] by a decoder on TARGET; return them and the target's laws [n, L, V] there."""
+    """Draw tokens and steps [n, L] by a decoder on TARGET; return them and the target's distributions [n, L, V]
+    there."""
     model = TARGET.make_model(n)
     start = torch.zeros(n, dtype=torch.int64)
     decoded = record(model, start, decoder(model, start, noise=counted_noise(seed, range(n)), **options))
@@ -39,8 +41,11 @@ def find_smallest_p(rows):
 
 
 def run_battery(tokens, p, seed=0, **values):
-    """Run the battery of tests of tokens [n, L] against laws p [n, L, V]; `values` are further arguments of it."""
-    return teacher_forced.run_battery(tokens, teacher_forced.wrap_law(p), 2, rng=np.random.default_rng(seed), **values)
+    """Run the battery of tests of tokens [n, L] against distributions p [n, L, V]; `values` are further arguments of
+    it."""
+    return teacher_forced.run_battery(
+        tokens, teacher_forced.wrap_probs(p), 2, rng=np.random.default_rng(seed), **values
+    )
 
 
 def test_the_battery_passes_a_lossless_decoder():
@@ -51,7 +56,7 @@ def test_the_battery_passes_a_lossless_decoder():
     assert find_smallest_p(rows) > 0.05
 
 
-def test_the_battery_rejects_a_stale_law():
+def test_the_battery_rejects_a_stale_distribution():
     tokens, _, p = draw_sample(jacobi, 5_000, rules=JACOBI["stored q"])
     assert find_smallest_p(run_battery(tokens, p)) < 1e-4
 
@@ -78,15 +83,15 @@ def test_slot_is_known_before_the_token_and_acceptance_is_not():
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda p, x: p[7, 2].fill_(float("nan")), "model m, position 2, row 7: p is not a law"),
-        (lambda p, x: p[7, 2].mul_(1.1), "model m, position 2, row 7: p is not a law"),
+        (lambda p, x: p[7, 2].fill_(float("nan")), "model m, position 2, row 7: p is not a distribution"),
+        (lambda p, x: p[7, 2].mul_(1.1), "model m, position 2, row 7: p is not a distribution"),
         (
             lambda p, x: p[7, 2].scatter_(0, torch.tensor(x[7, 2]), 0).div_(p[7, 2].sum()),
             "position 2, row 7: token . of probability zero",
         ),
     ],
 )
-def test_bad_laws_are_errors_that_name_their_position(spoil, message):
+def test_bad_distributions_are_errors_that_name_their_position(spoil, message):
     tokens, _, p = draw_sample(ar, 20)
     spoil(p, tokens)
     with pytest.raises(ParityError, match=message):
@@ -117,7 +122,7 @@ def make_chain_row(decoder, n, batch, seed, **options):
     size = np.concatenate([np.full(len(d.tokens), len(d.tokens)) for d in decoded])
     dependence = RowDependence(tokens.numpy(), size, size, step.numpy())
     for first in range(0, n, 16):
-        dependence.add(first, CHAIN.compute_laws(tokens[first : first + 16]))
+        dependence.add(first, CHAIN.compute_probs(tokens[first : first + 16]))
     return dependence.make_row(seed=seed)
 
 
@@ -143,9 +148,9 @@ def test_antithetic_rows_are_found_by_ranks():
     u[1::2] = 1 - u[::2]
     tokens = torch.zeros(64, CHAIN.length, dtype=torch.int64)
     for i in range(CHAIN.length):
-        tokens[:, i] = (CHAIN.compute_laws(tokens)[:, i].cumsum(-1) < u[:, i : i + 1]).sum(-1)
+        tokens[:, i] = (CHAIN.compute_probs(tokens)[:, i].cumsum(-1) < u[:, i : i + 1]).sum(-1)
     dependence = RowDependence(tokens.numpy(), np.full(64, 32), np.full(64, 32), None)
-    dependence.add(0, CHAIN.compute_laws(tokens))
+    dependence.add(0, CHAIN.compute_probs(tokens))
     row = dependence.make_row()
     assert row["p_value"] < 1e-6
     assert row["note"] == "most in ranks by place of rows 1 apart"

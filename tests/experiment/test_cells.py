@@ -189,7 +189,7 @@ def test_a_cell_timed_beside_another_baseline_is_another():
 
 
 def test_a_baseline_that_is_not_plain_decoding_is_not_tested():
-    """Methods are, as ever: against the target's law of one token, and on models of known law."""
+    """Methods are, as ever: against the target's distribution of one token, and on models of known distribution."""
     config = checks.make_config({"continuous": CHEAPER})
     declared = {"continuous": layers.read_layers("continuous")}
     by_role = {c.role + c.spec["method"]: c for c in cells(config, [])}
@@ -264,8 +264,8 @@ def test_a_lossy_methods_tests_take_a_fifth_of_the_samples():
         assert of_cell(config, exact).n // 5 == of_cell(config, lossy).n
 
 
-def test_long_models_are_as_long_as_the_longest_pictures():
-    """Embedded pictures have no more tokens than long models always have, so that their tests stay as they are."""
+def test_long_models_are_as_long_as_the_longest_images():
+    """Embedded images have no more tokens than long models always have, so that their tests stay as they are."""
     lumina = {
         "family": "chameleon",
         "source": "hub",

@@ -373,7 +373,7 @@ def test_what_is_wrong_is_one_line(config, change, words):
 
 def test_a_protocol_takes_its_own_clip(config):
     wrong = config(protocol="sjd")
-    wrong["networks"]["clip"]["architecture"] = "ViT-B-16"  # the same network but for its activation
+    wrong["networks"]["clip"]["architecture"] = "ViT-B-16"  # the same network except for its activation
     with pytest.raises(ConfigError, match=r"networks.clip.architecture = 'ViT-B-16': .* allowed: 'ViT-B-16-quickgelu'"):
         checks.make_config(wrong)
     wrong["networks"]["clip"]["architecture"] = "ViT-B-16-quickgelu"
@@ -390,9 +390,9 @@ def test_networks_judge_published_models_alone(config, tmp_path):
     assert paths.reference(published, ["a"], cell).count("/") < paths.reference(ours, ["a"], our_cell).count("/")
     another = published.model_copy(update={"protocol": "sjd"})
     assert paths.reference(published, ["a"], cell) != paths.reference(another, ["a"], cell)
-    assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
+    assert paths.reference_images(published, "discrete", True) == (str(tmp_path / "five"), 0)
     limited = checks.make_config(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
-    assert paths.reference_pictures(limited, "discrete", True)[1] == 64
+    assert paths.reference_images(limited, "discrete", True)[1] == 64
 
 
 @pytest.mark.parametrize(

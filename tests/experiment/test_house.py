@@ -108,12 +108,12 @@ def find_block(language):
     return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
 
 
-@pytest.mark.parametrize(("law", "verdict"), [("p=P", "certified lossless"), ("p=[0.6, 0.2, 0.2]", "lossy")])
-def test_its_lines_of_python_judge(law, verdict, capsys):
+@pytest.mark.parametrize(("probs", "verdict"), [("p=P", "certified lossless"), ("p=[0.6, 0.2, 0.2]", "lossy")])
+def test_its_lines_of_python_judge(probs, verdict, capsys):
     """As they stand, and with a sampler that draws token 0 too often."""
     lines = find_block("python")
     assert "p=P" in lines
-    exec(lines.replace("p=P", law), {})
+    exec(lines.replace("p=P", probs), {})
     assert capsys.readouterr().out.startswith(f"my_sampler: {verdict}")
 
 

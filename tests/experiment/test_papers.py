@@ -39,7 +39,7 @@ def test_files_of_a_paper_come_in_the_order_of_its_tables(tmp_path):
 
 
 def test_every_table_of_printed_numbers_has_a_file():
-    """But for those of no number, such as "Sec. 1"; a paper of PAPERS has a file of printed numbers."""
+    """Except for those of no number, such as "Sec. 1"; a paper of PAPERS has a file of printed numbers."""
     for key, _ in papers.PAPERS.values():
         experiments = papers.list_experiments(ROOT / "workflow/experiments", key)
         named = {reference for e in experiments for reference in e.references}

@@ -10,7 +10,7 @@ import yaml
 from parity.base.errors import ConfigError
 from parity.experiment import checks, paths, pins, protocol_networks, stand_in
 from parity.experiment.schema import Networks, validate
-from parity.inputs import picture_files
+from parity.inputs import image_files
 from parity.metrics import judges, protocols
 from tests.workflow.conftest import ROOT
 
@@ -99,8 +99,8 @@ def test_a_trial_has_networks_and_enough_images_on_both_sides(name, make_stand_i
     assert {*plan.config.networks.list_named()} == {*protocols.JUDGES[raw["protocol"]]}
     section = plan.config.image or plan.config.continuous
     assert Path(section.reference).name == "random-images.npz"
-    picture_files.check_references(plan.config)
-    count, _ = picture_files.read_pictures(Path(section.reference))
+    image_files.check_references(plan.config)
+    count, _ = image_files.read_images(Path(section.reference))
     images = section.prompts.limit if plan.config.image else section.images
     assert min(count, images) >= 8
     assert not plan.config.image or not judges.are_numbers(plan.prompts)

@@ -176,9 +176,9 @@ def test_an_older_version_is_shown_and_not_counted(monkeypatch: pytest.MonkeyPat
         verdict = {"bound": 0.04, "estimate": 0.2}
         return {"of": of, "kind": kind, "claim": "lossless", "options": {}, "case": "only", "verdict": verdict}
 
-    mended = [row("lossy", True), row("certified", False)]
-    assert page["count_rows"](mended) | {"lossy projects": 0, "settings": 1} == page["count_rows"](mended)
-    assert "No implementation that claims" in page["write_sentences"](mended)[1]
+    replayed = [row("lossy", True), row("certified", False)]
+    assert page["count_rows"](replayed) | {"lossy projects": 0, "settings": 1} == page["count_rows"](replayed)
+    assert "No implementation that claims" in page["write_sentences"](replayed)[1]
     assert page["count_rows"]([row("lossy", False), row("certified", True)])["lossy projects"] == 1
 
 

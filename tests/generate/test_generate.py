@@ -1,4 +1,4 @@
-"""`parity generate` and `parity.load`: the workflow's pictures, and one line for what cannot be made."""
+"""`parity generate` and `parity.load`: the workflow's images, and one line for what cannot be made."""
 
 import json
 import os
@@ -35,8 +35,8 @@ def scenes():
 
 
 @pytest.fixture(scope="module")
-def pictures(scenes):
-    """Pictures of CAPTIONS by `mtj`."""
+def images(scenes):
+    """Images of CAPTIONS by `mtj`."""
     return scenes.generate(CAPTIONS, method="mtj", seed=2, window=24)
 
 
@@ -46,21 +46,21 @@ def in_clone(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def test_tokens_are_those_of_the_workflow(scenes, pictures):
+def test_tokens_are_those_of_the_workflow(scenes, images):
     method, options = scenes.choose_method("mtj", {"window": 24})
     entries = list_images(CAPTIONS, 1)
     ids = np.array([entry["id"] for entry in entries])
     rows = {"ids": ids, "captions": np.array(CAPTIONS), **encode(scenes.manifest, CAPTIONS)}
     spec = {**scenes.case.setting, "seed": 2, "method": method, "options": options}
     shard = loop.decode("discrete", scenes.load_networks("mtj"), spec, rows, 2)
-    assert (np.stack([m.tokens.numpy() for m in pictures]) == shard.tokens).all()
+    assert (np.stack([m.tokens.numpy() for m in images]) == shard.tokens).all()
 
 
-def test_coupled_decoders_make_plain_decodings_picture(scenes, pictures):
+def test_coupled_decoders_make_plain_decodings_image(scenes, images):
     plain = scenes.generate(CAPTIONS[:1], method="ar", seed=2)
-    assert torch.equal(plain[0].tokens, pictures[0].tokens)
-    assert plain[0].passes > pictures[0].passes
-    assert plain[0].image.tobytes() == pictures[0].image.tobytes()
+    assert torch.equal(plain[0].tokens, images[0].tokens)
+    assert plain[0].passes > images[0].passes
+    assert plain[0].image.tobytes() == images[0].image.tobytes()
 
 
 def test_speculators_come_and_go_without_loading_the_target_again():
@@ -89,28 +89,28 @@ def test_blanks_of_a_text_are_filled_in():
     assert "<" not in story.text.removeprefix(prefix).removesuffix(suffix)
 
 
-def test_frames_fill_in_a_picture(pictures, tmp_path):
-    made = pictures[0]
+def test_frames_fill_in_a_image(images, tmp_path):
+    made = images[0]
     assert len(made.frames) == made.passes
     shares = [float((np.asarray(frame) == GREY).all(2).mean()) for frame in made.frames]
     assert sorted(shares, reverse=True) == shares
     assert shares[0] > 0.5
     assert made.frames[-1].tobytes() == made.image.tobytes()
     for pace in ("passes", "seconds"):
-        command.save_animation([pictures, pictures[:1]], pace, tmp_path / "all.webp")
-        assert Image.open(tmp_path / "all.webp").n_frames >= max(picture.passes for picture in pictures)
+        command.save_animation([images, images[:1]], pace, tmp_path / "all.webp")
+        assert Image.open(tmp_path / "all.webp").n_frames >= max(image.passes for image in images)
 
 
-def test_a_picture_says_how_it_was_made(scenes, pictures, tmp_path):
-    command.save_made(pictures[:1], tmp_path / "circle.png")
+def test_a_image_says_how_it_was_made(scenes, images, tmp_path):
+    command.save_made(images[:1], tmp_path / "circle.png")
     facts = json.loads(Image.open(tmp_path / "circle.png").info["parity"])
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
 
-def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch, run_main):
+def test_finished_images_are_kept(scenes, images, tmp_path, monkeypatch, run_main):
     def stop_after_one(*_, **__):
-        """Yield one picture, then stop as Ctrl-C does."""
-        yield pictures[:1]
+        """Yield one image, then stop as Ctrl-C does."""
+        yield images[:1]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "load_generator", lambda _: scenes)
@@ -120,7 +120,7 @@ def test_finished_pictures_are_kept(scenes, pictures, tmp_path, monkeypatch, run
     assert [file.name for file in tmp_path.iterdir()] == ["00000.png"]
     with pytest.raises(KeyboardInterrupt):
         run_main(command.main, *CAPTIONS, "--method", "mtj", "--grid", "--out", tmp_path / "all.png")
-    assert Image.open(tmp_path / "all.png").size == pictures[0].image.size
+    assert Image.open(tmp_path / "all.png").size == images[0].image.size
 
 
 def test_a_prompt_file_stands_for_its_prompts(tmp_path):
@@ -180,7 +180,7 @@ def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_p
 
 
 @pytest.mark.parametrize("out", ["pictures", "a/deep/folder"])
-def test_a_folder_of_pictures_is_made(tmp_path, run_main, out):
+def test_a_folder_of_images_is_made(tmp_path, run_main, out):
     given = ["a large red circle on a blue background", "--method", "ar", "--n", "2", "--device", "cpu"]
     run_main(command.main, *given, "--out", tmp_path / out)
     assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png", "images.json"]

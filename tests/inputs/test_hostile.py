@@ -1,6 +1,6 @@
 """Files that claim more than they hold, or hold more than they claim, are refused in one line.
 
-Of each kind that a user can name: text data, weights, pickles, headers, statistics, pictures, JSON of others.
+Of each kind that a user can name: text data, weights, pickles, headers, statistics, images, JSON of others.
 """
 
 import gzip
@@ -15,16 +15,16 @@ import torch
 from parity.base import files, text_files
 from parity.base.errors import ParityError
 from parity.base.weights import read_shapes, unpickle
-from parity.inputs import picture_files, readers
-from parity.inputs.picture_files import read_statistics
+from parity.inputs import image_files, readers
+from parity.inputs.image_files import read_statistics
 
 
 def read_text_rows(path):
     return readers.read_rows(str(path), ("text",), 1)
 
 
-def read_pictures(path):
-    return list(picture_files.read_pictures(path)[1])
+def read_images(path):
+    return list(image_files.read_images(path)[1])
 
 
 def write_false_array(path, claim):
@@ -50,7 +50,7 @@ def write_gzip(path):
 
 
 def write_safetensors_header(path, header):
-    """Write a safetensors file that ends behind its header."""
+    """Write a safetensors file that ends after its header."""
     content = json.dumps(header).encode()
     path.write_bytes(len(content).to_bytes(8, "little") + content)
 
@@ -73,13 +73,13 @@ HOSTILE = {
     "a pickled view of one number": ("a.pt", unpickle, save_expanded_view),
     "a pickle that is an archive of nothing": ("a.pt", unpickle, lambda p: zipfile.ZipFile(p, "w").close()),
     "statistics that are not finite": ("a.npz", read_statistics, lambda p: np.savez(p, mu=[np.nan], sigma=[[1.0]])),
-    "pictures of no size": ("a.npz", read_pictures, lambda p: write_false_array(p, ("|u1", (1, -4, 4, 3)))),
-    "pictures of terabytes": ("a.npz", read_pictures, lambda p: write_false_array(p, ("|u1", (10**9, 256, 256, 3)))),
-    "pictures of objects": ("a.npz", read_pictures, lambda p: np.savez(p, arr_0=np.array([{}], dtype=object))),
-    "pictures by columns": ("a.npz", read_pictures, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3), "u1", "F"))),
-    "pictures of floats": ("a.npz", read_pictures, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3)))),
-    "an archive that is cut": ("a.npz", read_pictures, lambda p: p.write_bytes(b"PK" + bytes(100))),
-    "a picture that is cut": ("a", read_pictures, lambda p: (p.mkdir(), (p / "a.png").write_bytes(b"\x89PNG\r\n"))),
+    "images of no size": ("a.npz", read_images, lambda p: write_false_array(p, ("|u1", (1, -4, 4, 3)))),
+    "images of terabytes": ("a.npz", read_images, lambda p: write_false_array(p, ("|u1", (10**9, 256, 256, 3)))),
+    "images of objects": ("a.npz", read_images, lambda p: np.savez(p, arr_0=np.array([{}], dtype=object))),
+    "images by columns": ("a.npz", read_images, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3), "u1", "F"))),
+    "images of floats": ("a.npz", read_images, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3)))),
+    "an archive that is cut": ("a.npz", read_images, lambda p: p.write_bytes(b"PK" + bytes(100))),
+    "an image that is cut": ("a", read_images, lambda p: (p.mkdir(), (p / "a.png").write_bytes(b"\x89PNG\r\n"))),
     "a reference that is not there": ("a.npz", read_statistics, lambda p: None),
     "somebody's JSON nested a million deep": ("a.json", files.foreign_json, lambda p: p.write_text("[" * 1_000_000)),
 }  # fmt: skip
@@ -103,7 +103,7 @@ def test_harmless_files_are_read(tmp_path):
     assert read_text_rows(tmp_path / "a.txt.gz") == [{"text": "a b"}]
     np.savez(tmp_path / "a.npz", mu=np.zeros(3), sigma=np.eye(3), arr_0=np.zeros((2, 4, 4, 3), np.uint8))
     assert set(read_statistics(tmp_path / "a.npz")) == {"mu", "sigma"}
-    assert len(read_pictures(tmp_path / "a.npz")) == 2
+    assert len(read_images(tmp_path / "a.npz")) == 2
     tensor = torch.zeros(6)
     torch.save({"x": tensor.view(2, 3), "y": tensor[:2]}, tmp_path / "a.pt")
     assert set(unpickle(tmp_path / "a.pt")) == {"x", "y"}

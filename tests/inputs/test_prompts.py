@@ -74,7 +74,7 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path, mark):
         assert read_content(tmp_path, name, table) == ["one two", "three"]
 
 
-def test_every_coco_picture_gives_a_caption_in_order_of_ids(tmp_path):
+def test_every_coco_image_gives_a_caption_in_order_of_ids(tmp_path):
     """The SJD repository's rule never resets the longest caption so far, which is why 12 and 30 have their second."""
     rule = {
         "first": ["a", "twelve, longer than next", "thirty, one"],
@@ -87,7 +87,7 @@ def test_every_coco_picture_gives_a_caption_in_order_of_ids(tmp_path):
     assert [(row["image_id"], row["id"]) for row in rows] == [(7, 3), (12, 5), (30, 6)]
 
 
-def test_captions_of_pictures_that_a_coco_file_does_not_list_are_left_out_and_counted(tmp_path):
+def test_captions_of_images_that_a_coco_file_does_not_list_are_left_out_and_counted(tmp_path):
     thinned = {**COCO, "images": COCO["images"][1:]}
     assert read_content(tmp_path, "c.json", thinned) == ["a", "twelve, longer than next"]
     (line,) = prompts.describe_left_out(PromptSpec(file="c.json"), tmp_path)
@@ -148,7 +148,7 @@ def test_labels_need_no_file():
         ("p.jsonl", '{"prompt": 3}\n', {}, ["line 1: prompt = '3'", "allowed: text"]),
         ("p.txt", "1\n-2\n", {"format": "labels"}, ["line 2: '-2' is no label"]),
         ("p.json", "[" * 100_000, {}, ["no captions as COCO's"]),
-        ("p.json", {**COCO, "annotations": COCO["annotations"][:1]}, {}, ["picture 7 has 0 captions"]),
+        ("p.json", {**COCO, "annotations": COCO["annotations"][:1]}, {}, ["image 7 has 0 captions"]),
         ("p.txt", "a\nb\n", {"limit": 3, "sample": 0}, ["image.prompts.limit = 3", "holds 2 prompts"]),
         ("p.txt", f"{LONG}\na\n{LONG}\n{LONG}\n", {}, ["prompt 1", "30 words; allowed", "3 prompts in all: also 3, 4"]),
         ("p.txt", f"{LONG}\n" * 9, {}, ["9 prompts in all: also 2, 3, 4, 5, 6 and 3 more"]),

@@ -1,4 +1,4 @@
-"""Observations behind verification skipping: similarity of drafted trees, staleness of features, their figures."""
+"""Observations after verification skipping: similarity of drafted trees, staleness of features, their figures."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ class Target:
     def __init__(self, rows: int, length: int, vocab: int = 64):
         """Draw the features of `rows` images of `length` tokens with guidance, and a codebook."""
         g = torch.Generator().manual_seed(0)
-        self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # unconditional rows are behind the others
+        self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # unconditional rows are after the others
         self.codebook = torch.nn.functional.normalize(torch.randn(vocab, 5, generator=g), dim=-1)
         self.drafter = Drafter(vocab)
 

@@ -1,4 +1,4 @@
-"""Export of pictures to GenEval, DPG-Bench and T2I-CompBench, and import of their results."""
+"""Export of images to GenEval, DPG-Bench and T2I-CompBench, and import of their results."""
 
 import json
 import re
@@ -20,7 +20,7 @@ METADATA += [{"tag": "counting", "include": [{"class": "cow", "count": 2}], "pro
 
 
 def write_cell(folder, captions, repeats):
-    """Write a cell of `repeats` pictures for each caption, in two shards, each of one grey: 10 times the prompt's
+    """Write a cell of `repeats` images for each caption, in two shards, each of one grey: 10 times the prompt's
     number, plus the repeat's. Return its folder."""
     ids = [f"{i:05d}/{r:03d}" for i in range(len(captions)) for r in range(repeats)]
     greys = np.array([10 * i + r for i in range(len(captions)) for r in range(repeats)], dtype=np.uint8)
@@ -39,7 +39,7 @@ def read_greys(path):
     return np.unique(np.asarray(Image.open(path))).tolist()
 
 
-def test_pictures_are_exported_for_geneval(tmp_path, run_main):
+def test_images_are_exported_for_geneval(tmp_path, run_main):
     """As evaluate_images.py reads them: folders and samples named by digits, one object in metadata.jsonl. A cell of
     the second prompt alone keeps its number."""
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, METADATA)))
@@ -68,8 +68,8 @@ def test_pictures_are_exported_for_geneval(tmp_path, run_main):
         export.export("geneval", METADATA, [("0/0", "a photo of a hat", np.zeros((2, 2, 3)))], tmp_path / "new")
 
 
-def test_pictures_are_exported_for_dpg_bench(tmp_path, run_main):
-    """compute_dpg_bench.py cuts each picture into four squares; the first row holds the first two."""
+def test_images_are_exported_for_dpg_bench(tmp_path, run_main):
+    """compute_dpg_bench.py cuts each image into four squares; the first row holds the first two."""
     text = 'item_id,text,proposition_id\nvrd1,"a hat, red",1\nvrd1,"a hat, red",2\nwhoops2,a cow,1\n'
     (tmp_path / "dpg.csv").write_text(text)
     read = prompts.read_prompts(PromptSpec(file="dpg.csv", format="dpg"), tmp_path)
@@ -80,11 +80,11 @@ def test_pictures_are_exported_for_dpg_bench(tmp_path, run_main):
     square = np.asarray(Image.open(tmp_path / "out/whoops2.png"))
     assert square.shape == (8, 12, 3)
     assert square[::4, ::6, 0].tolist() == [[10, 11], [12, 13]]
-    with pytest.raises(ParityError, match="3 pictures of prompt vrd1; allowed: 1 or 4"):
+    with pytest.raises(ParityError, match="3 images of prompt vrd1; allowed: 1 or 4"):
         run_main(main, "export", *flags, "--cell", write_cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
 
 
-def test_pictures_are_exported_for_t2i_compbench(tmp_path, run_main):
+def test_images_are_exported_for_t2i_compbench(tmp_path, run_main):
     """BLIP_vqa.py sorts by the number after the last _ and asks about the text before the first."""
     (tmp_path / "color_val.txt").write_text("a green bench\na blue bowl\n")
     cell = write_cell(tmp_path / "cell", ["a green bench", "a blue bowl"], 2)
@@ -137,7 +137,7 @@ def test_results_are_read_back(tmp_path, run_main, cell):
     (tmp_path / "r").write_text(ROWS[2])
     run_main(main, "export", "--layout", "geneval", "--results", tmp_path / "r", "--cell", cell)
     figures = read_json(cell / "benchmarks.json")
-    assert (figures["geneval"], figures["geneval_why"]) == (1, "1 of 4 pictures")
+    assert (figures["geneval"], figures["geneval_why"]) == (1, "1 of 4 images")
     assert "geneval_counting" not in figures
     assert figures["dpg"] == 0.7125
 
@@ -145,14 +145,14 @@ def test_results_are_read_back(tmp_path, run_main, cell):
 @pytest.mark.parametrize(
     ("layout", "text", "problem"),
     [
-        ("geneval", "\n".join(ROWS[:1] * 2), "2 results of 1 pictures"),
-        ("geneval", "\n".join([*ROWS, ROWS[0].replace("0.png", "5.png")]), "of 5 pictures; allowed: .* has 4"),
-        ("dpg", DPG.partition("\n")[0] + "\n" + DPG, "3 results of 2 pictures"),
-        ("dpg", DPG[DPG.index("Model") :], "0 results of 0 pictures"),
-        ("t2i_compbench", json.dumps([{"answer": "0.5"}] * 5), "of 5 pictures; allowed: .* has 4"),
+        ("geneval", "\n".join(ROWS[:1] * 2), "2 results of 1 images"),
+        ("geneval", "\n".join([*ROWS, ROWS[0].replace("0.png", "5.png")]), "of 5 images; allowed: .* has 4"),
+        ("dpg", DPG.partition("\n")[0] + "\n" + DPG, "3 results of 2 images"),
+        ("dpg", DPG[DPG.index("Model") :], "0 results of 0 images"),
+        ("t2i_compbench", json.dumps([{"answer": "0.5"}] * 5), "of 5 images; allowed: .* has 4"),
     ],
 )
-def test_results_of_other_pictures_are_refused(tmp_path, cell, layout, text, problem):
+def test_results_of_other_images_are_refused(tmp_path, cell, layout, text, problem):
     (tmp_path / "r").write_text(text)
     with pytest.raises(ParityError, match=problem):
         export.store_results(layout, tmp_path / "r", cell)

@@ -14,7 +14,7 @@ from parity.decode.shard_io import write_shard
 from parity.experiment import study
 from parity.inputs import tasks
 from parity.measure.__main__ import measure
-from parity.metrics import pictures, speed
+from parity.metrics import images, speed
 from parity.metrics.samples import continuous, discrete
 from parity.models import fetch
 from parity.models.anysubset.load import load
@@ -44,8 +44,8 @@ def make_columns(length: int) -> dict[str, np.ndarray]:
     }
 
 
-def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
-    """Write a cell's pictures, and reference pictures of the same captions or classes; return both as arguments."""
+def write_images(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
+    """Write a cell's images, and reference images of the same captions or classes; return both as arguments."""
     prompts = folder / "prompts.json"
     kind_module = {"discrete": discrete, "continuous": continuous}[kind]
     write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
@@ -53,8 +53,8 @@ def write_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Pa
     write_arrays(folder / "pictures.npz", ids=make_columns(4)["ids"], pixels=pixels)
     write_json(folder / "manifest.json", manifest)
     arguments = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
-    pictures.write_reference(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **arguments))
-    return {"pictures": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
+    images.write_reference(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **arguments))
+    return {"image_files": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
 
 
 def write_discrete_cell(folder: Path, manifest: dict) -> dict:
@@ -63,7 +63,7 @@ def write_discrete_cell(folder: Path, manifest: dict) -> dict:
     columns |= {"nfe": np.full(N, 15), "nodes": np.full(N, 32), "kept": np.ones((N, 16), int)}
     columns["first_seconds"] = np.full(N, 0.1)
     write_arrays(folder / "laws.npz", ids=columns["ids"], logp=np.log(np.full((N, 16), 0.25)))
-    return {"columns": columns, "laws": folder / "laws.npz", **write_pictures("discrete", folder, manifest)}
+    return {"columns": columns, "probs_file": folder / "laws.npz", **write_images("discrete", folder, manifest)}
 
 
 def write_continuous_cell(folder: Path, manifest: dict) -> dict:
@@ -75,7 +75,7 @@ def write_continuous_cell(folder: Path, manifest: dict) -> dict:
     columns |= {name: np.ones(N) for name in ones}
     columns["accepted_drafts"] = (accepted == 1).sum(1)
     columns |= {f"target_{name}_seconds": np.ones(N) for name in ("network", "head", "density")}
-    return {"columns": columns, **write_pictures("continuous", folder, manifest)}
+    return {"columns": columns, **write_images("continuous", folder, manifest)}
 
 
 def write_anysubset_cell(folder: Path, manifest: dict) -> dict:
@@ -88,7 +88,7 @@ def write_anysubset_cell(folder: Path, manifest: dict) -> dict:
     counts = {"nfe": 4, "aux": 0, "loops": 2, "accepted_drafts": 4, "missing": 8}
     columns = make_columns(16) | {"ids": inputs["ids"], "tokens": task.tokens, "end": task.end}
     columns |= {name: np.full(N, count) for name, count in counts.items()}
-    return {"columns": columns, "laws": folder / "laws.npz", "inputs": [folder / "task.npz"]}
+    return {"columns": columns, "probs_file": folder / "laws.npz", "inputs": [folder / "task.npz"]}
 
 
 CELLS = {"discrete": write_discrete_cell, "anysubset": write_anysubset_cell, "continuous": write_continuous_cell}
@@ -154,7 +154,7 @@ def test_on_another_device_the_figures_are_the_same(measured, tmp_path):
 
 def test_files_of_other_rows_are_refused(measured, tmp_path):
     kind, _, arguments = measured
-    flag = "pictures" if kind == "continuous" else "laws"
+    flag = "image_files" if kind == "continuous" else "probs_file"
     original = arguments[flag]
     reversed_file = tmp_path / "other.npz"
     columns = read_arrays(original[0] if isinstance(original, list) else original)
@@ -170,13 +170,13 @@ def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_pictures_are_noted_by_the_batch(kind, tmp_path, monkeypatch):
+def test_images_are_noted_by_the_batch(kind, tmp_path, monkeypatch):
     noted: list[str] = []
     monkeypatch.setattr(devices, "note", noted.append)
     painter = importlib.import_module(f"parity.models.{kind}.load").load_painter(
         fetch.make_manifest(kind, *MODELS[kind], tmp_path)
     )
     tokens = np.zeros((3, 256), int) if kind == "discrete" else np.zeros((3, 64, 16))
-    two = painter.pictures(tokens, 2)
-    assert noted == ["pictures 0 of 3", "pictures 2 of 3"]
-    assert np.abs(two.astype(int) - painter.pictures(tokens, 1)).max() <= 1
+    two = painter.images(tokens, 2)
+    assert noted == ["images 0 of 3", "images 2 of 3"]
+    assert np.abs(two.astype(int) - painter.images(tokens, 1)).max() <= 1

@@ -17,7 +17,7 @@ from parity.base.files import digest, read_arrays, read_json, write_arrays, writ
 from parity.base.weights import sha256
 from parity.decode.shard_io import write_shard
 from parity.measure.__main__ import measure
-from parity.metrics import fid, judges, manifold, pictures, protocols
+from parity.metrics import fid, images, judges, manifold, protocols
 from parity.metrics.estimates import columns_of
 from parity.metrics.networks import published
 from parity.models import fetch
@@ -53,7 +53,7 @@ def write_manifest(tmp_path, name, file, **fields):
 
 
 def compute_open_clip_cosines(folder, pixels, captions):
-    """Compute the cosines of pictures and captions by open_clip's forward, preparation and tokenizer."""
+    """Compute the cosines of images and captions by open_clip's forward, preparation and tokenizer."""
     import open_clip
 
     net, _, prepare = open_clip.create_model_and_transforms(f"local-dir:{folder}", require_pretrained=True)
@@ -65,9 +65,9 @@ def compute_open_clip_cosines(folder, pixels, captions):
 
 
 def test_clip_score_equals_open_clips_under_each_protocol(stand_in, pixels, tmp_path):
-    """LANTERN's protocol adds a prefix to captions, SJD's resizes pictures to a square."""
+    """LANTERN's protocol adds a prefix to captions, SJD's resizes images to a square."""
     networks = judges.read_manifests([write_manifest(tmp_path, "clip", stand_in / "clip")])
-    columns = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")
+    columns = judges.measure_images(lambda: pixels, CAPTIONS, networks, "clean")
     assert np.abs(columns["cosine"] - compute_open_clip_cosines(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
     assert columns["cut"] == 1
     assert set(columns) == {"cosine", "cut"}
@@ -78,7 +78,7 @@ def test_clip_score_equals_open_clips_under_each_protocol(stand_in, pixels, tmp_
         "sjd": compute_open_clip_cosines(stand_in / "clip", squeezed, CAPTIONS),
     }
     for protocol, expected in expected_cosines.items():
-        cosines = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
+        cosines = judges.measure_images(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
         assert np.abs(cosines - expected).max() < 1e-6
     assert np.abs(expected_cosines["lantern"] - expected_cosines["sjd"]).max() > 1e-3
 
@@ -87,7 +87,7 @@ def test_pickscore_equals_transformers(stand_in, pixels, tmp_path):
     from transformers import CLIPModel
 
     networks = judges.read_manifests([write_manifest(tmp_path, "pickscore", stand_in / "pickscore")])
-    pickscore = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
+    pickscore = judges.measure_images(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
     net = CLIPModel.from_pretrained(stand_in / "pickscore").eval()
     ours = published.load_pickscore(stand_in / "pickscore", "networks.pickscore")
     with torch.inference_mode():
@@ -98,8 +98,8 @@ def test_pickscore_equals_transformers(stand_in, pixels, tmp_path):
 
 def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
     networks = judges.read_manifests([write_manifest(tmp_path, "clip_vision", stand_in / "clip")])
-    x = judges.measure_pictures(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
-    y = judges.measure_pictures(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
+    x = judges.measure_images(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
+    y = judges.measure_images(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
     assert np.allclose((x**2).sum(1), 1)
 
     def kernel(a, b):
@@ -125,12 +125,12 @@ def test_inception_equals_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     file = tmp_path / write("inception", tmp_path)["inception"]
     rng = np.random.default_rng(0)
     sides = {"a": [], "b": []}
-    for side, side_pictures in sides.items():
+    for side, side_images in sides.items():
         (tmp_path / side).mkdir()
         for k in range(3):
-            picture = rng.integers(0, 256, (12, 9, 3), dtype=np.uint8).repeat(25, 0).repeat(30, 1)
-            Image.fromarray(picture).save(tmp_path / side / f"{k}.png")
-            side_pictures.append(picture)
+            image = rng.integers(0, 256, (12, 9, 3), dtype=np.uint8).repeat(25, 0).repeat(30, 1)
+            Image.fromarray(image).save(tmp_path / side / f"{k}.png")
+            side_images.append(image)
     a, b = sides.values()
     net = published.load_inception(file)
 
@@ -159,7 +159,7 @@ def test_inception_equals_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     assert np.abs(sjd - expected).max() < 1e-4 * np.abs(expected).max()
 
     def layers(x):
-        """Compute features of pictures of 0 to 255 by the stand-in, in place of clean-fid's downloading wrapper."""
+        """Compute features of images of 0 to 255 by the stand-in, in place of clean-fid's downloading wrapper."""
         return torch.from_numpy(run_layers(net, (x - 128) / 128))
 
     expected = clean.get_files_features(names, layers, mode="clean", **device)
@@ -214,11 +214,11 @@ def test_lanterns_precision_and_recall_use_vgg16(tmp_path, monkeypatch):
     spec = {"vgg16": read_json(write_manifest(tmp_path, "vgg16", file))}
     columns, expected = [], []
     for side in sides:
-        columns.append(judges.measure_pictures(lambda side=side: side, None, spec, "lantern"))
+        columns.append(judges.measure_images(lambda side=side: side, None, spec, "lantern"))
         with torch.inference_mode():
             expected.append(theirs(torch.from_numpy(side).permute(0, 3, 1, 2))[0])
         assert np.abs(columns[-1]["vgg16"] - expected[-1].numpy()).max() < 1e-5 * expected[-1].abs().max()
-    assert judges.measure_pictures(lambda: sides[0], None, spec, "clean") == {}, "no other protocol uses VGG16"
+    assert judges.measure_images(lambda: sides[0], None, spec, "clean") == {}, "no other protocol uses VGG16"
     prc_settings = {"prc_neighborhood": 3, "prc_batch_size": 10, "save_cpu_ram": False, "verbose": False}
     shares = prc_features_to_metric(*expected, **prc_settings)
     inception = {"features": rng.normal(size=(16, 5))}
@@ -270,29 +270,29 @@ def test_a_file_of_another_network_is_refused(stand_in, tmp_path):
 
 
 def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):
-    for k, picture in enumerate(pixels):
-        Image.fromarray(picture).save(tmp_path / f"{k}.{['png', 'jpg', 'webp', 'bmp', 'tiff', 'png'][k]}")
-    (tmp_path / "note.txt").write_text("no picture")
-    n, read = pictures.read_pictures(tmp_path)
-    folder_pictures = list(read)
-    assert n == len(folder_pictures) == 6
-    assert np.array_equal(folder_pictures[0], pixels[0])
-    assert folder_pictures[1].shape == pixels[1].shape
+    for k, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{k}.{['png', 'jpg', 'webp', 'bmp', 'tiff', 'png'][k]}")
+    (tmp_path / "note.txt").write_text("no image")
+    n, read = images.read_images(tmp_path)
+    folder_images = list(read)
+    assert n == len(folder_images) == 6
+    assert np.array_equal(folder_images[0], pixels[0])
+    assert folder_images[1].shape == pixels[1].shape
     np.savez(tmp_path / "p.npz", arr_0=pixels, mu=np.zeros(5), sigma=np.eye(5))
-    n, read = pictures.read_pictures(tmp_path / "p.npz", 4)
+    n, read = images.read_images(tmp_path / "p.npz", 4)
     assert n == 4
     assert np.array_equal(np.stack(list(read)), pixels[:4])
-    assert pictures.read_statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
-    reference = pictures.measure_reference(tmp_path / "p.npz", {}, "torchfid50k")
+    assert images.read_statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
+    reference = images.measure_reference(tmp_path / "p.npz", {}, "torchfid50k")
     assert set(reference) == {"mu", "sigma", "why"}
-    assert set(pictures.measure_reference(None, {}, "clean")) == {"why"}
+    assert set(images.measure_reference(None, {}, "clean")) == {"why"}
 
 
 # --- a cell of a published model, through the commands
 
 
 def write_cell(tmp_path, pixels, captions=CAPTIONS):
-    """Write a cell whose pictures are `pixels` and whose model declares no network of its own; return its folder."""
+    """Write a cell whose images are `pixels` and whose model declares no network of its own; return its folder."""
     n = len(pixels)
     ids = np.array([f"{i:05d}/000" for i in range(n)])
     columns = make_shard_columns(n, 4) | {"ids": ids, "captions": np.array(captions[:n])}
@@ -307,7 +307,7 @@ def write_cell(tmp_path, pixels, captions=CAPTIONS):
 
 def measure_cell(folder, networks=(), reference=None, protocol="clean"):
     """Run `measure` on a cell under a protocol of quality and return its figures."""
-    files = {"shards": [folder / "shards.npz"], "pictures": [folder / "pictures.npz"], "networks": networks}
+    files = {"shards": [folder / "shards.npz"], "image_files": [folder / "pictures.npz"], "networks": networks}
     files |= {"checkpoint": folder / "manifest.json", "reference": reference}
     measure("discrete", folder, protocol=protocol, **files)
     return read_json(folder / "metrics.json")
@@ -360,11 +360,11 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels)
     assert figures["cmmd_why"] == "no reference: image.reference"
     assert np.allclose(read_arrays(folder / "features.npz")["cosine"], cosines, atol=1e-6)
     (tmp_path / "real").mkdir()
-    for k, picture in enumerate(pixels):
-        Image.fromarray(picture // 2).save(tmp_path / f"real/{k}.png")
+    for k, image in enumerate(pixels):
+        Image.fromarray(image // 2).save(tmp_path / f"real/{k}.png")
     out = tmp_path / "real.npz"
     flags = {"protocol": "clean", "reference": tmp_path / "real", "count": 0, "device": "cpu", "out": out}
-    pictures.write_reference_features(argparse.Namespace(networks=networks, **flags))
+    images.write_reference_features(argparse.Namespace(networks=networks, **flags))
     figures = measure_cell(folder, networks, out)
     assert figures["cmmd"] > 0
     assert figures["fid_why"] == "no network: networks.inception"

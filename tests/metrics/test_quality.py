@@ -1,4 +1,4 @@
-"""Figures of pictures and CLIP's features equal the libraries'; too few pictures are named."""
+"""Figures of images and CLIP's features equal the libraries'; too few images are named."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ def draw_gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 
 
 
 def make_sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamespace:
-    """Make what a quality metric reads of a cell: features by network, of its pictures and of the reference."""
+    """Make what a quality metric reads of a cell: features by network, of its images and of the reference."""
     n = len(next(iter(outputs.values()), ()))
     fields = {"reference_outputs": reference, "groups": np.arange(n), "fewest": fewest, "protocol": ""}
     return SimpleNamespace(outputs=outputs, **fields)
@@ -68,7 +68,7 @@ def test_kid_equals_torch_fidelitys():
     theirs = kid_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), rng_seed=0, **settings)
     value, error = kid_and_error(x, y, subsets=20)
     assert value == theirs["kernel_inception_distance_mean"]
-    # The subsets are halves of the pictures, for which the error is rescaled by 1.
+    # The subsets are halves of the images, for which the error is rescaled by 1.
     assert error == pytest.approx(theirs["kernel_inception_distance_std"])
     assert kid_and_error(x, y, subsets=20, seed=1)[0] != value
 
@@ -88,12 +88,12 @@ def test_precision_and_recall_equal_torch_fidelitys(scale):
 
 @pytest.mark.parametrize("nearest", [8, 60])
 def test_errors_of_precision_and_recall_are_those_of_half_samples(nearest, monkeypatch):
-    """Of eight pictures a half-sample often has fewer than three neighbours, which are then sought among all."""
+    """Of eight images a half-sample often has fewer than three neighbours, which are then sought among all."""
     monkeypatch.setattr(manifold, "NEAREST", nearest)
     x, y, groups = draw_gaussian(60, 4, 1), draw_gaussian(80, 4, 0), np.arange(60) % 6
 
     def compute_halves(rows: np.ndarray) -> np.ndarray:
-        """Compute precision and recall of these pictures, with all distances."""
+        """Compute precision and recall of these images, with all distances."""
         return np.array(compute_shares(x[rows], y))
 
     errors = [estimate.error for estimate in precision_recall(x, y, groups, count=20)]
@@ -141,10 +141,10 @@ def test_a_cell_without_features_has_no_quality():
 
 
 @pytest.mark.parametrize(("images", "reference"), [(1, 30), (2, 30), (3, 30), (30, 3), (30, 1)])
-def test_figures_of_too_few_pictures_say_why(images, reference):
+def test_figures_of_too_few_images_say_why(images, reference):
     outputs = {"features": draw_gaussian(images, 4, 0), "cosine": np.linspace(0.2, 0.4, images)}
     cell = make_sample(outputs, {"features": draw_gaussian(reference, 4, 1)}, fewest=2)
-    reason = f"too few {'images' if images < 4 else 'reference pictures'}: 4 or more are needed"
+    reason = f"too few {'images' if images < 4 else 'reference images'}: 4 or more are needed"
     assert columns_of(manifold.measure(cell)) == {f"{name}_why": reason for name in ("kid", "precision", "recall")}
     assert ("fid" in columns_of(fid.measure(cell))) == (min(images, reference) > 1)
     assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(outputs["cosine"].mean())
@@ -159,42 +159,42 @@ def clip() -> networks.CLIP:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> tuple[list[str], np.ndarray]:
-    """Captions of 24 Scenes, and their pictures uint8 [24, H, W, 3]."""
+def images() -> tuple[list[str], np.ndarray]:
+    """Captions of 24 Scenes, and their images uint8 [24, H, W, 3]."""
     drawn = [scenes.draw_example(seed) for seed in range(24)]
     return [c for c, _ in drawn], np.stack([p for _, p in drawn])
 
 
-def test_features_equal_those_of_clean_fid_from_files(clip, pictures, tmp_path: Path):
-    """More than ten pictures, so that sorting unpadded names would differ."""
-    pixels = pictures[1]
+def test_features_equal_those_of_clean_fid_from_files(clip, images, tmp_path: Path):
+    """More than ten images, so that sorting unpadded names would differ."""
+    pixels = images[1]
     files = [str(tmp_path / f"{row:06d}.png") for row in range(len(pixels))]
-    for file, picture in zip(files, pixels, strict=True):
-        Image.fromarray(picture).save(file)
+    for file, image in zip(files, pixels, strict=True):
+        Image.fromarray(image).save(file)
     settings = {"num_workers": 0, "batch_size": 64, "device": torch.device("cpu"), "verbose": False}
     with torch.inference_mode():
         theirs = get_files_features(
             files, lambda x: clip.encode_image(x / 127.5 - 1), custom_fn_resize=lambda x: x, **settings
         )
-    assert np.array_equal(networks.picture_features(pixels, clip), theirs)
-    assert not np.array_equal(networks.picture_features(pixels[::-1].copy(), clip), theirs)
+    assert np.array_equal(networks.image_features(pixels, clip), theirs)
+    assert not np.array_equal(networks.image_features(pixels[::-1].copy(), clip), theirs)
 
 
-def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
-    """A picture that is larger, or whose side does not divide the network's, is refused."""
-    small = scenes.reduce_pictures(pictures[1][:3], 32)
+def test_smaller_images_are_enlarged_by_repeating_pixels(clip, images):
+    """An image that is larger, or whose side does not divide the network's, is refused."""
+    small = scenes.reduce_images(images[1][:3], 32)
     large = networks.enlarge(small, 64)
     assert large.shape == (3, 64, 64, 3)
-    assert np.array_equal(scenes.reduce_pictures(large, 32), small)
-    assert np.array_equal(networks.picture_features(small, clip), networks.picture_features(large, clip))
-    assert not np.array_equal(networks.picture_features(small, clip), networks.picture_features(pictures[1][:3], clip))
+    assert np.array_equal(scenes.reduce_images(large, 32), small)
+    assert np.array_equal(networks.image_features(small, clip), networks.image_features(large, clip))
+    assert not np.array_equal(networks.image_features(small, clip), networks.image_features(images[1][:3], clip))
     for side in (48, 128):
         with pytest.raises(ValueError, match="allowed: 64x64"):
-            networks.picture_features(np.zeros((1, side, side, 3), np.uint8), clip)
+            networks.image_features(np.zeros((1, side, side, 3), np.uint8), clip)
 
 
-def test_cosine_is_of_the_pictures_own_caption(clip, pictures):
-    captions, pixels = pictures
+def test_cosine_is_of_the_images_own_caption(clip, images):
+    captions, pixels = images
     features = networks.cell_features(np.array(captions), pixels, clip)
     f = features["features"]
     text = networks.caption_features(captions, clip)

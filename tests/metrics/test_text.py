@@ -64,7 +64,7 @@ def test_a_judge_of_another_vocabulary_reads_the_text(one):
 def test_entropy_is_of_the_words_up_to_a_rows_end():
     assert text_quality.entropy(np.array([1, 1, 2, 2, 3, 3, 4, 4])) == pytest.approx(2.0)
     entropy = text_quality.rows(make_text_cell())["entropy"]
-    assert entropy[1] == pytest.approx(np.log2(7))  # words behind the row's end do not count
+    assert entropy[1] == pytest.approx(np.log2(7))  # words after the row's end do not count
 
 
 def test_rouge_counts_shared_words():
@@ -166,23 +166,24 @@ def test_code_is_run_only_on_request():
     assert columns_of(text_quality.measure(cell)) == {"code_not_run": "run_generated_code is off"}
 
 
-def make_laws(*rows: tuple[list[float], list[bool]]):
-    """Yield for each row its laws of two values, its tokens, whose probabilities are given, and which of them count."""
+def make_probs(*rows: tuple[list[float], list[bool]]):
+    """Yield for each row its distributions of two values, its tokens, whose probabilities are given, and which of them
+    count."""
     for p, counts in rows:
         probability = torch.tensor([p])
-        laws = torch.stack([1 - probability, probability], -1)
-        yield laws, torch.ones(1, len(p), dtype=torch.long), torch.tensor([counts])
+        probs = torch.stack([1 - probability, probability], -1)
+        yield probs, torch.ones(1, len(p), dtype=torch.long), torch.tensor([counts])
 
 
 def test_a_last_word_is_right_if_all_its_tokens_are():
-    batches = make_laws(([0.9, 0.6], [True, True]), ([0.9, 0.4], [True, True]), ([0.9, 0.4], [True, False]))
+    batches = make_probs(([0.9, 0.6], [True, True]), ([0.9, 0.4], [True, True]), ([0.9, 0.4], [True, False]))
     assert accuracy.score_last_words(batches, [True, False, None]) == [(True, True), (False, False), (True, None)]
 
 
 def test_the_choice_is_the_likeliest_end_per_token():
     """The second question's right end is longer: less likely as a whole, likelier per token."""
     whole = [True, True]
-    batches = make_laws(([0.5, 0.5], whole), ([0.4, 0.4], whole), ([0.5, 0.5], whole), ([0.3, 0.9], [True, False]))
+    batches = make_probs(([0.5, 0.5], whole), ([0.4, 0.4], whole), ([0.5, 0.5], whole), ([0.3, 0.9], [True, False]))
     extra = [(0, True, False), (0, False, False), (1, True, True), (1, False, True)]
     assert accuracy.score_choices(batches, extra) == [(True, False), (True, True)]
 

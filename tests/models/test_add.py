@@ -67,7 +67,7 @@ def test_a_folder_is_added_as_an_experiment(tmp_path):
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     assert checks.make_config(raw).models["m"].network == sizes
     manifest = fetch.make_manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
-    assert models.picture_side(manifest) == 256
+    assert models.image_side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
         add.write("m", addition, tmp_path / "m.yaml")
     Path(entry["files"]["vq"]).write_bytes(b"other")
@@ -89,7 +89,7 @@ def test_classes_condition_the_model_as_the_network(tmp_path):
         positions = torch.arange(-1, 5).expand(4, -1)
         fed = torch.cat([torch.zeros(4, 1, dtype=torch.int64), tokens.repeat(2, 1)], 1)
         assert torch.allclose(model.logits(fed, positions), full, atol=1e-5)
-        assert not torch.allclose(full[:2], full[2:], atol=1e-2)  # laws of another class differ
+        assert not torch.allclose(full[:2], full[2:], atol=1e-2)  # distributions of another class differ
 
 
 def test_a_folder_without_a_model_is_one_line(tmp_path):
@@ -149,7 +149,7 @@ def test_what_is_damaged_is_named_and_what_is_left_out_is_counted(tmp_path, caps
 
 
 def test_what_no_file_tells_must_be_given(tmp_path):
-    (tmp_path / "256").mkdir()  # a number in a folder's name does not tell the size of pictures
+    (tmp_path / "256").mkdir()  # a number in a folder's name does not tell the size of images
     folder = write_llamagen(tmp_path / "256" / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):
@@ -185,7 +185,7 @@ def test_entries_of_users_are_checked_before_any_job(tmp_path, monkeypatch, case
 
 
 @pytest.mark.parametrize("pickled", [True, False])
-def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
+def test_a_model_of_classes_draws_images_from_its_files(tmp_path, pickled):
     """With VQ-8, trained by torch.compile, with a table of rotations in the file; nothing is typed but the folder."""
     torch.manual_seed(0)
     (tmp_path / "c").mkdir()
@@ -199,7 +199,7 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     else:
         save_file(state, tmp_path / "c/c2i_B_256.safetensors")
         save_file(pixels, tmp_path / "c/vq_ds8_c2i.safetensors")
-    # Pictures of 256 pixels have 256 / 8 codes a side.
+    # Images of 256 pixels have 256 / 8 codes a side.
     assert add.find(str(tmp_path / "c")).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}
     add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
@@ -207,7 +207,7 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     manifest = fetch.make_manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
     loaded = models.load(manifest)
     assert torch.equal(loaded.nets["net"].rotary.table, net.rotary.table)
-    assert set(models.load_painter(manifest).nets) == {"vq"}  # drawing pictures loads no transformer
+    assert set(models.load_painter(manifest).nets) == {"vq"}  # drawing images loads no transformer
     assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 64}
     assert len(set(prompts)) == 10
     encode = models.load_encoder(manifest)
@@ -218,11 +218,11 @@ def test_a_model_of_classes_draws_pictures_from_its_files(tmp_path, pickled):
     model = loaded.model(inputs, {"guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0})
     start = torch.zeros(2, dtype=torch.int64)
     decoded = record(model, start, sjd(model, start, noise=batch_noise(0, prompts[:2]), window=4))
-    pictures = models.load_painter(manifest).pictures(decoded.tokens)
-    assert pictures.shape == (2, 64, 64, 3)
-    assert models.picture_side(manifest) == 64
+    images = models.load_painter(manifest).images(decoded.tokens)
+    assert images.shape == (2, 64, 64, 3)
+    assert models.image_side(manifest) == 64
     with torch.inference_mode():
-        assert (vq.to_pixels(tokenizer.eval().decode(decoded.tokens.long())) == pictures).all()
+        assert (vq.to_pixels(tokenizer.eval().decode(decoded.tokens.long())) == images).all()
 
 
 @pytest.mark.parametrize("stand_in", [janus, chameleon, emu3, emu3p5])

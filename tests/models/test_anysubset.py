@@ -1,4 +1,4 @@
-"""Any-subset models: laws do not depend on how they are computed; weights are read from files."""
+"""Any-subset models: distributions do not depend on how they are computed; weights are read from files."""
 
 import copy
 
@@ -28,12 +28,12 @@ V, N, B = 40, 20, 5
 
 @pytest.fixture(scope="module")
 def net():
-    """A small XLNet in float64 with random weights and laws that are far from uniform."""
+    """A small XLNet in float64 with random weights and distributions that are far from uniform."""
     torch.manual_seed(0)
     net = xlnet(V, 32, 2, 4).double().eval()
     for p in net.parameters():
         if p.ndim > 1:
-            p.data.mul_(10)  # an untrained network is nearly uniform, so all its laws would agree
+            p.data.mul_(10)  # an untrained network is nearly uniform, so all its distributions would agree
     return net
 
 
@@ -66,9 +66,10 @@ class Comparison:
         self.vocab, self.mask = one.vocab, one.mask
         self.largest = 0.0
 
-    def laws(self, tokens, order, starts, ranks, known_ranks):
-        """Return the first model's laws, and note their largest difference from the second's at ranks inside rows."""
-        p, q = (model.laws(tokens, order, starts, ranks, known_ranks) for model in (self.one, self.two))
+    def probs(self, tokens, order, starts, ranks, known_ranks):
+        """Return the first model's distributions, and note their largest difference from the second's at ranks inside
+        rows."""
+        p, q = (model.probs(tokens, order, starts, ranks, known_ranks) for model in (self.one, self.two))
         in_row = ranks < order.shape[1]
         difference = (p - q)[in_row].abs()
         assert difference.isfinite().all()
@@ -80,7 +81,7 @@ class Comparison:
     ("decoder", "options"),
     [(sequential, {}), (assd, {"k": 4}), (assd_quadratic, {"k": 3}), (sigma_gpt, {"orders": 2})],
 )
-def test_cached_laws_equal_transformers(net, start, decoder, options):
+def test_cached_distributions_equal_transformers(net, start, decoder, options):
     """Over whole decodings: ragged rows, rejected drafts, finished rows, orders that change."""
     model = Comparison(XLNet(net, 0), make_cached(net))
     decode(decoder, model, start, **options)
@@ -89,11 +90,11 @@ def test_cached_laws_equal_transformers(net, start, decoder, options):
 
 def test_a_cache_that_misses_a_change_is_noticed(net, start):
     class Stale(CachedXLNet):
-        def laws(self, tokens, order, starts, ranks, known_ranks):
-            """Compute laws, but from cached keys and values of tokens that have changed: a fault."""
+        def probs(self, tokens, order, starts, ranks, known_ranks):
+            """Compute distributions, but from cached keys and values of tokens that have changed: a fault."""
             if self.order.shape == order.shape:
                 self.line = torch.where(self.line >= 0, tokens, self.line)  # takes changed tokens for cached
-            return super().laws(tokens, order, starts, ranks, known_ranks)
+            return super().probs(tokens, order, starts, ranks, known_ranks)
 
     model = Comparison(XLNet(net, 0), Stale(net.state_dict(), net.config.to_dict(), 0))
     decode(assd, model, start, k=4)
@@ -101,20 +102,20 @@ def test_a_cache_that_misses_a_change_is_noticed(net, start):
 
 
 def test_one_pass_gives_every_conditional(net, start):
-    """Eq. 6: each law of the joint pass equals that of a separate pass, which sees nothing else."""
+    """Eq. 6: each distribution of the joint pass equals that of a separate pass, which sees nothing else."""
     words = torch.randint(1, V, start.tokens.shape, generator=torch.Generator().manual_seed(2))
     model = XLNet(net, 0)
     tokens = torch.where(start.tokens == 0, words, start.tokens)
     ranks = start.begin[:, None] + torch.arange(4)
-    joint = model.laws(tokens, start.order, start.begin, ranks, ranks)
+    joint = model.probs(tokens, start.order, start.begin, ranks, ranks)
     for s in range(4):
         # Tokens by rank, those from the asked one on replaced by the mask.
         line = torch.where(torch.arange(N) < ranks[:, s : s + 1], tokens.gather(1, start.order), 0)
         prefix = torch.zeros_like(tokens).scatter_(1, start.order, line)
-        one = model.laws(prefix, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
+        one = model.probs(prefix, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
         torch.testing.assert_close(joint[:, s], one[:, 0], atol=1e-9, rtol=0)
-    drafts = model.laws(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
-    # Without the other drafts a model gives the joint pass's law of the first draft alone.
+    drafts = model.probs(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
+    # Without the other drafts a model gives the joint pass's distribution of the first draft alone.
     torch.testing.assert_close(drafts[:, 0], joint[:, 0], atol=1e-9, rtol=0)
     assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2
 
@@ -140,24 +141,24 @@ def test_gpt2_draws_the_same_with_and_without_a_cache():
     plain, cached = (decode(gpt2, Causal(net, 0, 1, c), prefix) for c in (False, True))
     assert torch.equal(plain.tokens, cached.tokens)
     ranks = torch.full((B, 1), 6)
-    p = Causal(net, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, ranks, ranks)
+    p = Causal(net, 0, 1, False).probs(plain.tokens, prefix.order, prefix.begin, ranks, ranks)
     judged = compute_log_probabilities(net, plain.tokens, 0, 1)[:, 6]
     torch.testing.assert_close(p[:, 0].gather(1, plain.tokens[:, 6:7])[:, 0].log(), judged, atol=1e-5, rtol=0)
     several = torch.tensor([[6, 9]]).repeat(B, 1)
     for cache in (True, False):
-        both = Causal(net, 0, 1, cache).laws(plain.tokens, prefix.order, prefix.begin, several, several)
+        both = Causal(net, 0, 1, cache).probs(plain.tokens, prefix.order, prefix.begin, several, several)
         torch.testing.assert_close(both[:, 0], p[:, 0])
     with pytest.raises(ValueError, match="allowed for a causal model: 1"):
-        Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, several, ranks.repeat(1, 2))
+        Causal(net, 0, 1, True).probs(plain.tokens, prefix.order, prefix.begin, several, ranks.repeat(1, 2))
     with pytest.raises(DecodingError, match="row 2: known tokens after hidden ones; allowed for a causal model"):
         scattered = prefix.order.clone()
         scattered[2] = scattered[2].flip(0)
-        Causal(net, 0, 1, False).laws(plain.tokens, scattered, prefix.begin, ranks, ranks)
+        Causal(net, 0, 1, False).probs(plain.tokens, scattered, prefix.begin, ranks, ranks)
     one_past = Causal(net, V, 1, True)  # a mask that the network lacks is not read and not drawn
     masked = torch.where(known_mask, words, V)
-    law = one_past.laws(masked, prefix.order, prefix.begin, prefix.begin[:, None], prefix.begin[:, None])
-    assert law.shape == (B, 1, V + 1)
-    assert (law[..., V] == 0).all()
+    probs = one_past.probs(masked, prefix.order, prefix.begin, prefix.begin[:, None], prefix.begin[:, None])
+    assert probs.shape == (B, 1, V + 1)
+    assert (probs[..., V] == 0).all()
 
 
 def test_an_unknown_word_is_named():
@@ -198,7 +199,7 @@ def test_the_cache_refuses_another_attention():
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("make", [lambda net: XLNet(net, 0), make_cached])
 @pytest.mark.parametrize("decoder", [sequential, assd])
-def test_laws_that_are_no_numbers_end_the_job(net, start, make, decoder, value):
+def test_distributions_that_are_no_numbers_end_the_job(net, start, make, decoder, value):
     spoilt = copy.deepcopy(net)
     with torch.no_grad():
         spoilt.transformer.layer[0].ff.layer_1.weight[0, 0] = value

@@ -1,4 +1,4 @@
-"""Continuous models as decoders see them: conditions and laws of xAR, Harmon and Gaussian mixtures; files."""
+"""Continuous models as decoders see them: conditions and distributions of xAR, Harmon and Gaussian mixtures; files."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -71,13 +71,16 @@ def draw_inputs(m, rows=4, n=2):
 
 @torch.no_grad()
 def draw_token(m, tokens, order, ranks, known_ranks=None, keys=None):
-    """Draw tokens at these ranks; return them with log density and deviation, all that a decoder learns of the law.
-    Tokens of ranks below `known_ranks` are read, by default all before the rank; `keys` choose rows of the noise."""
+    """Draw tokens at these ranks; return them with log density and deviation, all that a decoder learns of the
+    distribution. Tokens of ranks below `known_ranks` are read, by default all before the rank; `keys` choose rows of
+    the noise."""
     noise = counted_noise(3, range(4), torch.float32)
     path = make_path_noise(noise if keys is None else Noise(noise.keys[keys]), "draft", ranks, m.steps, m.dim)
-    law = m.law(m.conditions(tokens, order, ranks, ranks if known_ranks is None else known_ranks), path)
-    x = law.sample(path)
-    figures = torch.cat([x, law.log_density(x)[:, None], law.log_sigma[:, None]], 1)
+    distribution = m.distribution(
+        m.conditions(tokens, order, ranks, ranks if known_ranks is None else known_ranks), path
+    )
+    x = distribution.sample(path)
+    figures = torch.cat([x, distribution.log_density(x)[:, None], distribution.log_sigma[:, None]], 1)
     return figures.unflatten(0, ranks.shape)
 
 
@@ -106,7 +109,7 @@ def test_a_row_does_not_depend_on_its_batch(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_law_does_not_depend_on_the_other_ranks_of_a_call(name):
+def test_a_distribution_does_not_depend_on_the_other_ranks_of_a_call(name):
     """Noise is keyed by rank, and one pass over all ranks gives what a pass for each gives."""
     m = make_model(name)
     tokens, order, _ = draw_inputs(m)
@@ -130,7 +133,7 @@ def test_a_model_that_reads_ahead_is_noticed():
     """Must fail: a model that reads one token too many."""
 
     class Ahead(GMM):
-        """A model that gives the law of the next rank, which may read the token at this one."""
+        """A model that gives the distribution of the next rank, which may read the token at this one."""
 
         def conditions(self, tokens, order, ranks, known_ranks):
             next_ranks = (ranks + 1).clamp(max=self.length - 1)
@@ -207,7 +210,7 @@ def test_kl16_has_the_published_names():
 
 
 def test_xar_walk_is_euler_maruyama():
-    """Tokens from N(m, s^2) have the velocity v = E[noise - x | x_t], whose walk ends in that law."""
+    """Tokens from N(m, s^2) have the velocity v = E[noise - x | x_t], whose walk ends in that distribution."""
     m, s = 0.7, 0.5
 
     class KnownVelocity(torch.nn.Module):
@@ -227,15 +230,17 @@ def test_xar_walk_is_euler_maruyama():
         model = XAR(net, torch.zeros(4000, dtype=torch.int64), HeadSampling(steps=100, last=last_step))
         ranks = torch.tensor([[3, 8]]).expand(4000, -1)
         path = make_path_noise(counted_noise(0, range(4000)), "sample", ranks, model.steps, model.dim)
-        law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), ranks, ranks, ranks), path)
-        x = law.sample(path)
+        distribution = model.distribution(
+            model.conditions(torch.zeros(4000, 16, 1).double(), ranks, ranks, ranks), path
+        )
+        x = distribution.sample(path)
         assert abs(float(x.mean()) - m) < 0.03
         assert abs(float(x.std()) - s) < 0.03
-        assert float(law.std.max()) == pytest.approx(0.04 * 2**0.5)
-        assert (law.sample(path) == law.mean).all() == (last_step == "mean")
+        assert float(distribution.std.max()) == pytest.approx(0.04 * 2**0.5)
+        assert (distribution.sample(path) == distribution.mean).all() == (last_step == "mean")
         times = [*np.linspace(1, 0.04, 100)]
         log_sigma = sum(0.5 * np.log(2 * a * (a - b)) for a, b in pairwise(times))
-        assert float(law.log_sigma[0]) == pytest.approx(log_sigma, rel=1e-5)
+        assert float(distribution.log_sigma[0]) == pytest.approx(log_sigma, rel=1e-5)
 
 
 def test_the_rotations_of_xar_are_the_authors_to_the_last_bit():
@@ -313,10 +318,10 @@ def test_temperature_narrows_the_components_of_a_mixture():
     m = make_model("gmm")
     tokens, order, ranks = draw_inputs(m)
     models = m, replace(m, sampling=HeadSampling(temperature=0.5))
-    law, narrow = (model.law(model.conditions(tokens, order, ranks, ranks)) for model in models)
-    assert torch.equal(narrow.means, law.means)
-    assert torch.equal(narrow.log_weights, law.log_weights)
-    torch.testing.assert_close(narrow.scales, 0.5 * law.scales)
+    distribution, narrow = (model.distribution(model.conditions(tokens, order, ranks, ranks)) for model in models)
+    assert torch.equal(narrow.means, distribution.means)
+    assert torch.equal(narrow.log_weights, distribution.log_weights)
+    torch.testing.assert_close(narrow.scales, 0.5 * distribution.scales)
 
 
 FAMILIES = ("mar", "xar", "harmon", "gmm")
@@ -335,7 +340,7 @@ def select_settings(loaded):
     return {k: v for k, v in SETTINGS.items() if k in loaded.family.FAMILY["reads"]}
 
 
-def test_an_embedded_pair_draws_pictures_from_its_manifest(embedded):
+def test_an_embedded_pair_draws_images_from_its_manifest(embedded):
     pair = embedded.pair(range(2, 4), select_settings(embedded), True)
     assert (pair.target.length, pair.target.dim) == (pair.draft.length, pair.draft.dim)
     assert draw_token(pair.draft, *draw_inputs(pair.draft, 2), keys=torch.arange(2)).isfinite().all()
@@ -343,7 +348,7 @@ def test_an_embedded_pair_draws_pictures_from_its_manifest(embedded):
     noise = counted_noise(0, range(2), torch.float32)
     start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
     decoded = record(pair, start, mar(pair, start, noise=noise, iterations=0 if pair.target.raster else 4))
-    pixels = embedded.pictures(decoded.tokens)
+    pixels = embedded.images(decoded.tokens)
     assert pixels.shape == (2, 64, 64, 3)
     assert pixels.dtype == np.uint8
     assert pixels.std() > 0
@@ -351,7 +356,7 @@ def test_an_embedded_pair_draws_pictures_from_its_manifest(embedded):
 
 
 @torch.inference_mode()
-def test_pictures_of_a_float64_model_are_float64(embedded):
+def test_images_of_a_float64_model_are_float64(embedded):
     wide = load.Loaded(embedded.manifest, torch.device("cpu"), torch.float64)
     cell = embedded.manifest["network"].get("cell", 1)
     tokens = torch.randn(1, 64 // cell**2, 16 * cell**2, dtype=torch.float64)
@@ -360,23 +365,23 @@ def test_pictures_of_a_float64_model_are_float64(embedded):
     assert net.moments(torch.zeros(1, 3, 64, 64).double())[0].dtype == torch.float64
 
 
-def test_only_settings_that_a_family_reads_change_its_law(embedded):
+def test_only_settings_that_a_family_reads_change_its_distribution(embedded):
     """So a cell's key holds what its images depend on."""
     pair = embedded.pair(range(4), {}, False)
     reads = embedded.family.FAMILY["reads"]
     tokens, order, ranks = draw_inputs(pair.target)
     tokens, order, ranks = tokens[:4], order[:4], ranks[:4]
 
-    def law(**changes):
+    def distribution(**changes):
         m = embedded.pair(range(4), {"steps": 3, "clip": 4.0, **changes}, False).target
         return draw_token(m, tokens, order, ranks)
 
-    plain = law()
+    plain = distribution()
     changed = {"temperature": 0.5, "clip": 0.5, "sampler": "ddim", "guidance": 3.0}
     if embedded.family.FAMILY["causal"]:
         del changed["sampler"]  # causal families have one sampler or none
     for name, value in changed.items():
-        assert torch.equal(law(**{name: value}), plain) == (name not in reads), name
+        assert torch.equal(distribution(**{name: value}), plain) == (name not in reads), name
 
 
 def test_a_respaced_schedule_equals_the_released_sum():

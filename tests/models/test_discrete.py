@@ -1,4 +1,4 @@
-"""Discrete models from an entry to pictures; captions are cleaned, cut and encoded as by the published encoder."""
+"""Discrete models from an entry to images; captions are cleaned, cut and encoded as with the published encoder."""
 
 import hashlib
 import re
@@ -30,7 +30,7 @@ from parity.models.discrete import load as models
 from parity.models.discrete.chameleon import VQGAN
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import clean, make_t5_encoder, pad_left, read_encoder
-from parity.models.discrete.vq import VQ, VQConfig, to_pictures
+from parity.models.discrete.vq import VQ, VQConfig, to_images
 
 CAPTIONS = ["a small red circle on a blue background", "a large black ring on a red background"]
 PLAIN = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -38,12 +38,12 @@ SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8
 
 
 @pytest.mark.parametrize("grid", [16, 8])
-def test_an_embedded_model_draws_pictures_from_its_manifest(all_weights, tmp_path, grid):
+def test_an_embedded_model_draws_images_from_its_manifest(all_weights, tmp_path, grid):
     manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
     speculators = {"drafter", "draft", "heads"} if grid == 16 else set()
     assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | speculators == set(manifest["sha256"])
     assert all(sha256(Path(f)) == manifest["sha256"][name] for name, f in manifest["files"].items())
-    assert models.picture_side(manifest) == 4 * grid
+    assert models.image_side(manifest) == 4 * grid
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest)
     groups = loaded.groups()
@@ -53,28 +53,28 @@ def test_an_embedded_model_draws_pictures_from_its_manifest(all_weights, tmp_pat
     model = loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8})
     start = torch.zeros(2).long()
     steps = sjd(model, start, noise=batch_noise(0, CAPTIONS), window=8)
-    pixels = loaded.pictures(record(model, start, steps).tokens.numpy())
+    pixels = loaded.images(record(model, start, steps).tokens.numpy())
     assert pixels.shape == (2, 4 * grid, 4 * grid, 3)
     assert pixels.dtype == np.uint8
     assert pixels.std() > 0
 
 
-def test_a_law_depends_on_settings_and_not_on_the_batch(all_weights, tmp_path):
+def test_a_distribution_depends_on_settings_and_not_on_the_batch(all_weights, tmp_path):
     manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": 8}, tmp_path)
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest, dtype=torch.float64)
     start = torch.zeros(2, 1, dtype=torch.int64)
     positions = torch.full((2, 1), -1)
 
-    def law(sampling, rows=slice(None)):
-        """Compute the law of the next token of some rows under changed settings."""
+    def probs(sampling, rows=slice(None)):
+        """Compute the distribution of the next token of some rows under changed settings."""
         model = loaded.model({k: v[rows] for k, v in inputs.items()}, PLAIN | sampling)
         return model.logits(start[rows], positions[rows])[:, 0].softmax(-1)
 
     for sampling in ({}, {"guidance": 3.0}, {"top_k": 5, "temperature": 0.5}):
-        assert torch.allclose(law(sampling, slice(1, 2)), law(sampling)[1:], atol=1e-9)
-    assert (law({"top_k": 5}) > 0).sum(1).tolist() == [5, 5]
-    assert not torch.allclose(law({}), law({"guidance": 3.0}))
+        assert torch.allclose(probs(sampling, slice(1, 2)), probs(sampling)[1:], atol=1e-9)
+    assert (probs({"top_k": 5}) > 0).sum(1).tolist() == [5, 5]
+    assert not torch.allclose(probs({}), probs({"guidance": 3.0}))
 
 
 def write_published(tmp_path, **other_files):
@@ -104,7 +104,7 @@ def test_published_files_are_verified_and_converted(tmp_path):
 def test_files_of_different_models_are_one_line(tmp_path, all_weights):
     _, spec = write_published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
     manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
-    assert models.picture_side(manifest) == 4 * 4  # 4 codes a side, each of 4 pixels, the tokenizer's stride
+    assert models.image_side(manifest) == 4 * 4  # 4 codes a side, each of 4 pixels, the tokenizer's stride
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
     swapped = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
@@ -134,16 +134,16 @@ def test_image_tokenizers_lose_no_digits_in_their_norms():
     """A CPU's GroupNorm with channels last errs by some .01 here, with channels first by 1e-6."""
     torch.manual_seed(0)
     tokens = torch.arange(64)
-    pictures = to_pictures(np.random.default_rng(0).integers(0, 255, (1, 16, 16, 3), np.uint8))
+    images = to_images(np.random.default_rng(0).integers(0, 255, (1, 16, 16, 3), np.uint8))
     vq = VQ(VQConfig(codebook=64, z_channels=32, **SIZES)).eval()
     vqgan = VQGAN(VQConfig(codebook=64, code_dim=32, z_channels=32, **SIZES)).eval()
     kl = KL(KLConfig(dim=16, **SIZES)).eval()
     latents = torch.randn(2, 64, 16)
     assert compute_rounding(vq, lambda dtype: vq.decode(tokens[None])) < 1e-4
-    assert compute_rounding(vq, lambda dtype: vq.latents(pictures.to(dtype))) < 1e-4
+    assert compute_rounding(vq, lambda dtype: vq.latents(images.to(dtype))) < 1e-4
     assert compute_rounding(vqgan, lambda dtype: vqgan.decode(tokens.view(1, 8, 8))) < 1e-4
     assert compute_rounding(kl, lambda dtype: kl.decode(latents.to(dtype))) < 1e-4
-    assert compute_rounding(kl, lambda dtype: kl.moments(pictures.to(dtype))[0]) < 1e-4
+    assert compute_rounding(kl, lambda dtype: kl.moments(images.to(dtype))[0]) < 1e-4
 
 
 def test_the_image_tokenizer_is_never_narrower_than_the_network(tmp_path):

@@ -43,7 +43,7 @@ def decode_rows(decoder, model, rows=(0, 1, 2), **options):
 
 @pytest.fixture(scope="module")
 def net():
-    """A small random image transformer in float64, whose laws are far from uniform."""
+    """A small random image transformer in float64, whose distributions are far from uniform."""
     torch.manual_seed(0)
     net = Transformer(SMALL).double().eval()
     for p in net.parameters():
@@ -119,8 +119,8 @@ def test_cached_decoding_equals_recomputation(net, embedded_captions):
         starts = starts + torch.tensor(advance)
 
 
-def test_the_laws_of_other_rows_stay_as_finished_rows_leave(net, embedded_captions):
-    """Rows end at different passes; to rounding, laws are those of a model of one row."""
+def test_the_distributions_of_other_rows_stay_as_finished_rows_leave(net, embedded_captions):
+    """Rows end at different passes; to rounding, distributions are those of a model of one row."""
     L, rows = 16, len(CAPTIONS)
     tokens = torch.randint(64, (rows, L), generator=torch.Generator().manual_seed(5))
     line = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens], 1)
@@ -131,12 +131,14 @@ def test_the_laws_of_other_rows_stay_as_finished_rows_leave(net, embedded_captio
         positions = (step * pace + torch.arange(4) - 1).clamp(max=L - 1)
         is_open = (positions < L - 1).any(1)
         model.release(~is_open)
-        laws = model.logits(line.gather(1, positions + 1), positions)
+        probs = model.logits(line.gather(1, positions + 1), positions)
         assert model.active.index.sort().values.tolist() == is_open.nonzero()[:, 0].tolist()
         for b in is_open.nonzero()[:, 0].tolist():
-            single_law = single[b].logits(line[b : b + 1].gather(1, positions[b : b + 1] + 1), positions[b : b + 1])[0]
-            assert torch.allclose(laws[b], single_law, atol=1e-9)
-        assert (laws[~is_open] == 0).all()
+            single_probs = single[b].logits(line[b : b + 1].gather(1, positions[b : b + 1] + 1), positions[b : b + 1])[
+                0
+            ]
+            assert torch.allclose(probs[b], single_probs, atol=1e-9)
+        assert (probs[~is_open] == 0).all()
 
 
 def test_padding_of_a_caption_is_masked(net, embedded_captions):
@@ -213,7 +215,7 @@ def test_a_row_that_is_verified_drafts_as_without_one_that_skips(net, drafter, e
 
 @torch.inference_mode()
 def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_captions):
-    """Behind a tree of the target, behind what was kept of it, in the row below that, and behind their own feature."""
+    """After a tree of the target, after what was kept of it, in the row below that, and after their own feature."""
     torch.manual_seed(3)
     heads = Heads(SMALL).double().eval()
     embeddings, valid = (torch.cat([x, x]) for x in embedded_captions)
@@ -221,7 +223,7 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
     stored = FeatureHeads(heads, model)
     tokens = torch.randint(SMALL.vocab, (6, 16))
     features = net.features(embeddings, valid, torch.arange(6) >= 3, tokens[:, :-1])  # number s predicts token s
-    n = 8  # so many nodes has a chain that begins at position -1
+    n = 8  # this many nodes has a chain that begins at position -1
 
     def continue_right(features, tokens):
         return heads.right(features, net.tok_embeddings(tokens))
@@ -248,18 +250,18 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
 
 @torch.inference_mode()
 def overwrite_slots(model, slots):
-    """Overwrite keys and values in slots of the cache, so that a law which reads them changes."""
+    """Overwrite keys and values in slots of the cache, so that a distribution which reads them changes."""
     for layer in model.cache.layers:
         layer.keys[:, slots], layer.values[:, slots] = 7.0, -7.0
 
 
 def test_holes_are_masked(net, embedded_captions):
-    """Slots that were not fed change no law, to the bit; those fed by a pass or by `keep` do."""
+    """Slots that were not fed change no distribution, to the bit; those fed by a pass or by `keep` do."""
     rows, image = len(CAPTIONS), SMALL.prefix
 
-    def law(slots, nodes=()):
+    def probs(slots, nodes=()):
         """Compute logits with a hole in the cache: feed three tokens, keep `nodes` of a tree if given, overwrite
-        `slots` of the picture, then ask at two positions."""
+        `slots` of the image, then ask at two positions."""
         model = LlamaGen(net, *embedded_captions, guided=False)
         model.logits(torch.tensor([[0, 5, 6]]).expand(rows, -1), torch.tensor([[-1, 0, 1]]).expand(rows, -1))
         if nodes:
@@ -268,27 +270,27 @@ def test_holes_are_masked(net, embedded_captions):
         overwrite_slots(model, [image + i for i in slots])
         return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
 
-    plain = law([])
-    assert torch.equal(plain, law([2, 3, 5, 6]))
-    assert torch.equal(plain, law(range(8, 16)))
+    plain = probs([])
+    assert torch.equal(plain, probs([2, 3, 5, 6]))
+    assert torch.equal(plain, probs(range(8, 16)))
     for i in (0, 1):
-        assert not torch.equal(plain, law([i]))
-    with_tree = law([], nodes=(0, 1))
-    assert torch.equal(with_tree, law([3], nodes=(0, 1)))
-    assert not torch.equal(with_tree, law([2], nodes=(0, 1)))
+        assert not torch.equal(plain, probs([i]))
+    with_tree = probs([], nodes=(0, 1))
+    assert torch.equal(with_tree, probs([3], nodes=(0, 1)))
+    assert not torch.equal(with_tree, probs([2], nodes=(0, 1)))
     # The second node was not kept, so that no slot holds it.
-    assert torch.equal(law([], nodes=(0,)), law([2], nodes=(0,)))
+    assert torch.equal(probs([], nodes=(0,)), probs([2], nodes=(0,)))
 
 
-def test_a_node_that_is_kept_may_stand_far_behind_the_prompt(net, embedded_captions):
-    """The first pass of a picture makes room for all of it."""
+def test_a_node_that_is_kept_may_stand_far_after_the_prompt(net, embedded_captions):
+    """The first pass of an image makes room for all of it."""
     tokens, positions = torch.tensor([[0, 8]] * len(CAPTIONS)), torch.tensor([[-1, 12]] * len(CAPTIONS))
     grown, fed = (LlamaGen(net, *embedded_captions, guided=False) for _ in range(2))
     tree = grown.tree(tokens, positions, torch.full_like(tokens, FINAL))
     grown.keep(tree, torch.arange(2).expand_as(tokens))
     fed.logits(tokens, positions)
-    laws = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (grown, fed)]
-    torch.testing.assert_close(*laws, rtol=1e-9, atol=1e-9)
+    probs = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (grown, fed)]
+    torch.testing.assert_close(*probs, rtol=1e-9, atol=1e-9)
 
 
 def test_spec_with_a_network_as_draft_model(net, embedded_captions):

@@ -64,21 +64,21 @@ def test_a_stand_in_is_written_the_same_each_time(written, tmp_path):
         assert all(torch.equal(value, two[key]) for key, value in one.items())
 
 
-def decode_pictures(config, model, tmp_path):
-    """Decode two images by two methods, as a run's jobs do; return the loaded model and the pictures by method."""
+def decode_images(config, model, tmp_path):
+    """Decode two images by two methods, as a run's jobs do; return the loaded model and the images by method."""
     value = checks.make_config(config)
     all_cells = cells(value, [])
     spec = value.models[model].model_dump(exclude={"grid"}) | value.continuous.model_dump(include={"captions"})
     manifest = fetch.make_manifest("continuous", model, spec, tmp_path / "m")
     loaded = load(manifest, needs="draft")
-    pictures = []
+    images = []
     for decoder, options in ((mar, {"iterations": 0}), (cspd, {"gamma": 2, "give_up": "target"})):
         pair = loaded.pair(range(2), all_cells[0].spec["sampling"], True)
         noise = batch_noise(0, ["0", "1"])
         start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
         decoded = record(pair, start, decoder(pair, start, noise=noise, **options))
-        pictures.append(loaded.pictures(decoded.tokens))
-    return loaded, pictures
+        images.append(loaded.images(decoded.tokens))
+    return loaded, images
 
 
 @pytest.mark.parametrize("model", CONTINUOUS)
@@ -89,10 +89,10 @@ def test_converted_stand_ins_are_decoded(written, tmp_path, monkeypatch, capsys,
     output = capsys.readouterr().out
     assert ("the moving average" in output) == (model == "mar")
     assert ("does not say" in output) == (model != "mar")
-    loaded, pictures = decode_pictures(make_config(model, str(tmp_path / "w"), tmp_path), model, tmp_path)
+    loaded, images = decode_images(make_config(model, str(tmp_path / "w"), tmp_path), model, tmp_path)
     assert loaded.manifest["network"]["average"] == ("yes" if model == "mar" else "unsaid")
     side = 2 * loaded.network("target").config.grid
-    for shown in pictures:
+    for shown in images:
         assert shown.shape == (2, side, side, 3)
         assert (shown[0] != shown[1]).any()
     named = ["a dog on the left {and} a cat", "a pink stop sign"] if model == "harmon" else ["0", "7"]
@@ -106,9 +106,9 @@ def test_xar_is_read_token_by_token(tmp_path):
     sizes = []
     for cell in (2, 1):
         entry["network"]["cell"] = cell
-        loaded, pictures = decode_pictures(make_config("xar", entry, tmp_path), "xar", tmp_path / str(cell))
+        loaded, images = decode_images(make_config("xar", entry, tmp_path), "xar", tmp_path / str(cell))
         target = loaded.model("target", range(2), dict(SAMPLING))
-        sizes.append((target.length, target.dim, [shown.shape for shown in pictures]))
+        sizes.append((target.length, target.dim, [shown.shape for shown in images]))
     assert sizes == [(4, 64, [(2, 8, 8, 3)] * 2), (16, 16, [(2, 8, 8, 3)] * 2)]
     entry["network"]["cell"] = 3
     with pytest.raises(ConfigError, match=r"models.xar.network = .*'cell': 3.*allowed: a multiple of cell"):
@@ -303,5 +303,5 @@ def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
     (tmp_path / "mar.pth").unlink()
     shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
     assert add.find(str(tmp_path)).entry["network"] == {"grid": 16, "cell": 8}
-    with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
+    with pytest.raises(ParityError, match=r"--grid 8: the images of xar have one size; allowed: 16"):
         add.find(str(tmp_path), 8)

@@ -13,7 +13,7 @@ from parity.decode.anysubset import record
 from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.inputs import tasks
-from parity.metrics.text_likelihood import joint_laws, log_probability
+from parity.metrics.text_likelihood import joint_probs, log_probability
 from parity.models import fetch
 from parity.models.anysubset import load, mdlm
 from parity.models.anysubset.causal import compute_log_probabilities
@@ -49,8 +49,8 @@ def start_of(task, loaded):
     ("kind", "settings"), [("infilling", PREFIX), ("stories", {"missing": 1}), ("stories", {"missing": 3})]
 )
 def test_gpt2_continues_what_is_before_a_gap(baseline, kind, settings):
-    """Each token is drawn from transformers' law given the tokens before it, whatever the cache, and nothing after the
-    gap is there."""
+    """Each token is drawn from transformers' distribution given the tokens before it, whatever the cache, and nothing
+    after the gap is there."""
     task = tasks.build(kind, {"rows": 3, "data": ""} | settings, baseline.words)
     hidden = ~task.known & (np.arange(task.tokens.shape[1]) < task.end[:, None])
     assert (task.end == [np.nonzero(row)[0].max() + 1 for row in hidden]).all()
@@ -62,13 +62,13 @@ def test_gpt2_continues_what_is_before_a_gap(baseline, kind, settings):
     assert torch.equal(drawn[0].tokens, drawn[1].tokens)
     assert drawn[0].nfe.tolist() == hidden.sum(1).tolist()
     complete = start._replace(tokens=drawn[0].tokens)
-    laws, words, valid = joint_laws(baseline.subset(True), complete)
+    probs, words, valid = joint_probs(baseline.subset(True), complete)
     net, separator = baseline.subset_network, baseline.words.separator
     pad = torch.where(complete.tokens == baseline.words.mask, separator, complete.tokens)
     by_judge = compute_log_probabilities(net, pad, None, separator)
     for row, n in enumerate(task.end):
         expected = by_judge[row, :n][torch.from_numpy(hidden[row, :n])].sum()
-        torch.testing.assert_close(log_probability(laws, words, valid)[row], expected, atol=1e-3, rtol=1e-4)
+        torch.testing.assert_close(log_probability(probs, words, valid)[row], expected, atol=1e-3, rtol=1e-4)
 
 
 def test_a_story_keeps_its_right_half_for_models_that_read_it(baseline):
@@ -146,7 +146,7 @@ def masked(folder):
 
 @pytest.mark.parametrize("prompt", ["prefix", "scattered"])
 def test_mdlm_fills_in_texts(masked, prompt):
-    """Its laws read the known tokens alone, in one pass as in several; what is drawn is never the mask."""
+    """Its distributions read the known tokens alone, in one pass as in several; what is drawn is never the mask."""
     task = tasks.build("infilling", {"rows": 3, "data": ""} | PREFIX | {"prompt": prompt}, masked.words)
     start = start_of(task, masked)
     model = masked.subset(True)
@@ -158,7 +158,7 @@ def test_mdlm_fills_in_texts(masked, prompt):
     n = int(start.begin[0])
     ranks = torch.arange(n, n + 4).repeat(3, 1)
     complete = start._replace(tokens=drawn.tokens)
-    several = model.laws(complete.tokens, start.order, start.begin, ranks, ranks)
+    several = model.probs(complete.tokens, start.order, start.begin, ranks, ranks)
     for s in range(4):
         known = [start.order[row, : n + s] for row in range(3)]
         tokens = torch.full_like(complete.tokens, masked.words.mask)
@@ -169,5 +169,5 @@ def test_mdlm_fills_in_texts(masked, prompt):
             logits = masked.subset_network(tokens)[torch.arange(3), place]
         logits[:, masked.words.mask] = -torch.inf
         torch.testing.assert_close(several[:, s], logits.softmax(-1), atol=1e-5, rtol=1e-4)
-    drafted = model.laws(complete.tokens, start.order, start.begin, ranks, torch.full_like(ranks, n))
+    drafted = model.probs(complete.tokens, start.order, start.begin, ranks, torch.full_like(ranks, n))
     assert (drafted[:, 1:] - several[:, 1:]).abs().max() > 1e-3

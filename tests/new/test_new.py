@@ -93,7 +93,7 @@ def test_the_written_test_passes(folder, kind):
     new.write_decoder("mine", kind, "")
     names = {}
     exec((folder / "tests/decoders/test_mine.py").read_text(), names)
-    names["test_mine_draws_from_the_law"]()
+    names["test_mine_draws_from_the_distribution"]()
     names["test_the_test_can_fail"]()
 
 

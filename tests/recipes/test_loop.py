@@ -103,11 +103,11 @@ B, N, V = 5, 12, 17
 
 def test_the_loss_is_the_joint_conditional():
     """The loss of each masked word, given the prompt and the words before it in the order, is that of the model's
-    laws."""
+    distributions."""
     torch.manual_seed(0)
     net = xlnet(V, 32, 2, 4).eval()
     for p in net.parameters():
-        p.data.mul_(10)  # an untrained network is nearly uniform, so its laws would agree
+        p.data.mul_(10)  # an untrained network is nearly uniform, so its distributions would agree
     tokens = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(1))
     is_prompt = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.4
     is_prompt[:, 0] = True
@@ -117,7 +117,7 @@ def test_the_loss_is_the_joint_conditional():
     ranks = torch.arange(N).expand(B, N)
     with torch.inference_mode():
         nats = compute_joint_nats(net, tokens, order, m).gather(1, order)
-        p = XLNet(net, 0).laws(tokens, order, m, ranks, ranks.maximum(m[:, None]))
+        p = XLNet(net, 0).probs(tokens, order, m, ranks, ranks.maximum(m[:, None]))
     by_rank = -p.gather(-1, tokens.gather(1, order)[..., None])[..., 0].log()
     expected = torch.where(ranks < m[:, None], 0, by_rank)
     torch.testing.assert_close(nats, expected, atol=1e-4, rtol=1e-4)

@@ -23,11 +23,11 @@ from recipes.runs import INSTALLS, RUNS, install, list_runs
 
 SIZES = {"steps": 1, "batch": 2, "examples": 6}
 HELD_OUT = {
-    "PICTURES_TESTED": 200,
+    "IMAGES_TESTED": 200,
     "TOKENS_TESTED": 8,
     "CLASSES_TESTED": 8,
     "TEXTS_TESTED": 8,
-}  # so many held-out examples give a finite loss
+}  # this many held-out examples give a finite loss
 SHARED = {  # sizes that a draft must share with its target, and a model of another grid with the first
     "draft": ("llamagen", ("vocab", "grid", "prefix", "caption_dim")),
     "llamagen8": ("llamagen", ("vocab", "dim", "layers", "heads")),
@@ -114,7 +114,7 @@ def test_weights_are_installed_with_their_cards_and_digests(trained):
     assert (out / "t5.safetensors").read_bytes() == b"text"
     assert "text.safetensors" not in digests
     card = (out / "t5.md").read_text()
-    for text in ("# t5\n", "taught to describe captions", "- data: Scenes, 20,000 procedural pictures", "seed 7"):
+    for text in ("# t5\n", "taught to describe captions", "- data: Scenes, 20,000 procedural images", "seed 7"):
         assert text in card
     assert "- steps: 1,200 of batch 32" in card
     assert "- held_out: 0.25" in card

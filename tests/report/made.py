@@ -177,11 +177,11 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
     step = jump.cumsum(1).astype(np.int16)
     pixels = np.stack([scenes.draw_ground_truth(scenes.draw_example(i)[0], i) for i in range(n)])
     pieces = np.split(np.arange(n), len(shards))
-    for piece, file, pictures in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
+    for piece, file, images in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
         ids = [str(i) for i in piece]
         drawn = np.full_like(step[piece], int(cell.key, 16) % 1000)  # cells have different tokens
         write_tokens(root / file, ids, step[piece], drawn, captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
-        write_arrays(root / pictures, ids=np.array(ids), pixels=pixels[piece])
+        write_arrays(root / images, ids=np.array(ids), pixels=pixels[piece])
     nfe = step.max(1)
     lossy = cell.spec["method"] == "gsd"
     drafts = cell.spec["method"] == "mtj_draft"
@@ -201,7 +201,7 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
     }  # fmt: skip
     arrays = {"captions": np.array(PROMPTS[:n]), "cosine": cosine}
     write_cell(root, cell, n, figures, {"nfe": nfe, "caption": PROMPTS[:n]}, arrays)
-    write_arrays(root / paths.laws(cell), ids=np.arange(n), top1=rng.random((n, TOKENS)))
+    write_arrays(root / paths.probs(cell), ids=np.arange(n), top1=rng.random((n, TOKENS)))
 
 
 def write_texts(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:

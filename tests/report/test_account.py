@@ -84,7 +84,7 @@ def test_a_speed_needs_timing(find):
 
 
 def test_networks_of_printed_numbers_are_known():
-    """But for those whose rows no published network is for: a name that is no paper's entry stands for any."""
+    """Except for those whose rows no published network is for: a name that is no paper's entry stands for any."""
     known = account.read_networks(ROOT / "workflow/published/networks.yaml")
     printed = {row["model"] for file in PUBLISHED for row in list_records(pd.read_csv(file))}
     assert set(known) <= printed

@@ -44,13 +44,13 @@ def test_each_cell_has_a_row_and_is_compared_with_its_own_reference(gathered):
     assert ((texts["role"] != "reference") == texts["p_perplexity_welch"].notna()).all()
 
 
-def test_first_pictures_of_a_cell_are_read_without_the_others(gathered):
+def test_first_images_of_a_cell_are_read_without_the_others(gathered):
     cell = next(c for c in gathered.files.cells if c.kind == "discrete")
     pixels = gathered.files.read_pixels(cell)
     for first in (2, 6, 8, 12, 20):  # two files of six
         some = gathered.files.read_pixels(cell, first)
         assert np.array_equal(some, pixels[:first])
-        assert some.base is None  # a view would keep the pictures of the whole file
+        assert some.base is None  # a view would keep the images of the whole file
 
 
 def test_vectors_are_judged_on_mixtures_and_on_the_model(gathered):

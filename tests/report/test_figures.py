@@ -1,4 +1,4 @@
-"""Figures and pictures: what is drawn is what was measured, and every point of a study is where it belongs."""
+"""Figures and images: what is drawn is what was measured, and every point of a study is where it belongs."""
 
 import json
 
@@ -9,7 +9,7 @@ import pytest
 from parity.experiment.schema import FigureSpec
 from parity.report import maps, study_figures
 from parity.report.collect import RELATIVE
-from parity.report.pictures import Column, make_sheets, order_worst_first
+from parity.report.images import Column, make_sheets, order_worst_first
 
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 KNOWN = {"step_compression": "tokens per pass", "clip_score": "CLIP-score", "fid": "FID", "recall": "recall"} | RELATIVE
@@ -100,7 +100,7 @@ def test_maps_leave_out_cells_of_one_token_a_pass():
     assert maps.draw_acceptance_maps({"plain": plain}, {"plain": 4}) is None
 
 
-def test_pictures_are_compared_within_a_model():
+def test_images_are_compared_within_a_model():
     """Cosines of a small model and of a large one lie apart; the difference that counts is within a model."""
     pixels, cosines = np.zeros((2, 8, 8, 3), dtype=np.uint8), ([0.9, 0.9], [0.9, 0.7], [0.2, 0.2], [0.1, 0.2])
     names = (("plain", True, "large"), ("sjd", False, "large"), ("plain", True, "small"), ("sjd", False, "small"))
@@ -110,7 +110,7 @@ def test_pictures_are_compared_within_a_model():
     assert worst == pytest.approx([-0.2, -0.1])
 
 
-def test_sheets_fill_their_room_and_hold_pictures_once():
+def test_sheets_fill_their_room_and_hold_images_once():
     rng = np.random.default_rng(0)
     one, another = rng.integers(0, 255, (2, 64, 32, 32, 3), dtype=np.uint8)
     all_of, shown = make_sheets([one, another, one], 10**9)

@@ -33,7 +33,7 @@ def test_a_speed_that_is_not_measured_well_is_predicted_and_grey(change, doubt):
 
 
 def make_row(key, method, drawn, **values):
-    """Make a summary row of a cell by its key; equal `drawn` means equal pictures."""
+    """Make a summary row of a cell by its key; equal `drawn` means equal images."""
     fields = {"kind": "discrete", "model": "scenes", "sampling": "{}", "role": "method", "label": key, "name": key}
     fields |= {"key": key, "method": method, "drawn": drawn, "options": "{}", "claim": "lossless", "seed": 2}
     return fields | values

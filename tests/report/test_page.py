@@ -17,7 +17,7 @@ from parity.base.errors import ParityError
 from parity.base.files import write_json
 from parity.experiment.checks import make_config
 from parity.experiment.schema import FigureSpec
-from parity.report import blocks, collect, page, pictures, shared_sections, summary_page
+from parity.report import blocks, collect, images, page, shared_sections, summary_page
 from parity.report.blocks import Section, cut_caption, escape_controls
 from parity.report.collect import gather
 from parity.report.figures import Extra
@@ -249,12 +249,12 @@ def test_the_command_of_a_row_keeps_its_configuration():
     assert shlex.split(summary_page.make_command("", "x"))[-2:] == ["--", "x"]
 
 
-def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkeypatch):
+def test_images_that_no_network_judged_are_shown_all_the_same(gathered, monkeypatch):
     read_features = type(gathered.files).read_features
     without = lambda self, cell: {k: v for k, v in read_features(self, cell).items() if k != "cosine"}  # noqa: E731
     monkeypatch.setattr(type(gathered.files), "read_features", without)
-    caption, *views, grid = pictures.show_pictures(gathered)
-    assert "worst" not in caption + views[0].instead  # no picture is the worst without a score
+    caption, *views, grid = images.show_images(gathered)
+    assert "worst" not in caption + views[0].instead  # no image is the worst without a score
     assert grid.rows
     assert all(note == "" for _, note, _ in grid.rows)
     assert all(re.fullmatch(r"[\d, ]+ passes", below) for *_, row in grid.rows for _, _, below in row)

@@ -32,7 +32,7 @@ def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
 
 
 def long(p=0.5, tokens=64):
-    """Make rows of the long layer on a chain of so many tokens; below .05 also of a second seed."""
+    """Make rows of the long layer on a chain of this many tokens; below .05 also of a second seed."""
     fields = {"method": "it", "key": "k", "model": f"a chain of {tokens}", "tokens": tokens, "effect": 0.1}
     fields |= {"p_value": p, "p_holm": p, "minimum_detectable_effect": 0.011}
     return [make_row("long", "distances", 60_000, **fields, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
@@ -177,7 +177,7 @@ def test_quality_that_nothing_measured_is_not_unchanged(gathered):
     assert set(entries) == {"no network"}
 
 
-def test_too_few_pictures_are_not_an_unchanged_quality(gathered):
+def test_too_few_images_are_not_an_unchanged_quality(gathered):
     name = front_table.choose_main_figure(gathered, "discrete")
     for error, text in ((1e-6, "no change seen"), (1e6, "too few to tell")):
         changes = {"moved": "", f"{name}_change": 0.0, f"{name}_change_se": error}

@@ -1,4 +1,4 @@
-"""What speculators learn: divergences from the target's law, of whole rows and of places of many rows."""
+"""What speculators learn: divergences from the target's distribution, of whole rows and of places of many rows."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ def test_logits_of_guided_features_are_guided_logits():
 @pytest.mark.parametrize("free", [None, torch.arange(LENGTH) % WIDTH != WIDTH - 1])
 def test_all_places_of_rows_have_the_divergences_of_whole_rows(free):
     heads, output = Heads(SimpleNamespace(dim=DIM, hidden=16, eps=1e-5)), nn.Linear(DIM, VOCAB)
-    laws = losses.make_distributions(TokenSampling(guidance=1.7, temperature=0.8, top_k=5, top_p=1.0))
+    probs = losses.make_distributions(TokenSampling(guidance=1.7, temperature=0.8, top_k=5, top_p=1.0))
     features, table = torch.randn(2, ROWS, LENGTH, DIM), torch.randn(VOCAB, DIM)
     tokens = torch.randint(VOCAB, (ROWS, LENGTH))
     rows, places = (x.flatten() for x in torch.meshgrid(torch.arange(ROWS), torch.arange(LENGTH - 1), indexing="ij"))
@@ -41,13 +41,13 @@ def test_all_places_of_rows_have_the_divergences_of_whole_rows(free):
     def measure(places):
         of_rows = rows[: len(places)]
         return losses.measure_heads_at(
-            heads, output, table, lambda at: features[:, of_rows, at], tokens[of_rows], places, laws, WIDTH, free
+            heads, output, table, lambda at: features[:, of_rows, at], tokens[of_rows], places, probs, WIDTH, free
         )
 
-    p = laws[0](output, features.flatten(0, 1))
+    p = probs[0](output, features.flatten(0, 1))
     embeddings = table[tokens[:, :-1]].repeat(2, 1, 1)
     whole = losses.measure_heads(
-        heads, lambda guess: laws[1](output, guess), features.flatten(0, 1), embeddings, p, WIDTH, free
+        heads, lambda guess: probs[1](output, guess), features.flatten(0, 1), embeddings, p, WIDTH, free
     )
     at, some = measure(places), measure(places[: LENGTH // 2])
     for name, nats in whole.items():

@@ -52,7 +52,7 @@ def test_candidates_are_lossless_and_fit():
         ("continuous", "mar", {"mar", "spec_head", "coupled"}, set()),
     ],
 )
-def test_candidates_of_other_kinds_keep_the_targets_law(kind, family, included, excluded):
+def test_candidates_of_other_kinds_keep_the_targets_distribution(kind, family, included, excluded):
     """sigma_gpt claims to and does not; gpt2 decodes another network."""
     variants = list(list_candidates(make_case(kind, family, ModelSpec(family=family))))
     assert {v.method for v in variants} >= included

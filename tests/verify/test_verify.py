@@ -1,4 +1,4 @@
-"""`parity verify`: planted faults are found in eight pictures, in float32 and bfloat16; correct decoders pass."""
+"""`parity verify`: injected faults are found in eight images, in float32 and bfloat16; correct decoders pass."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ image: {prompts: {file: prompts/scenes.txt}, methods: {ar: [{}]}}
 
 @pytest.fixture
 def make_scenes(tmp_path):
-    """A function of a dtype and of what computes a pass, which makes the smaller embedded model of pictures."""
+    """A function of a dtype and of what computes a pass, which makes the smaller embedded model of images."""
     file = tmp_path / "small.yaml"
     file.write_text(CONFIG)
     return partial(load_scenes, file)
@@ -69,10 +69,10 @@ def test_a_faulty_pass_is_found(make_scenes, dtype, run, method):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_law_that_is_stored_wrong_is_found(make_scenes, monkeypatch, dtype):
-    """The law of each slot is stored as its left neighbour's."""
-    write = window.LawsByPosition.write
-    monkeypatch.setattr(window.LawsByPosition, "write", lambda self, i, laws: write(self, i, laws.roll(1, 1)))
+def test_a_distribution_that_is_stored_wrong_is_found(make_scenes, monkeypatch, dtype):
+    """The distribution of each slot is stored as its left neighbour's."""
+    write = window.ProbsByPosition.write
+    monkeypatch.setattr(window.ProbsByPosition, "write", lambda self, i, probs: write(self, i, probs.roll(1, 1)))
     found = verify(make_scenes(dtype), CAPTIONS, "sjd")
     assert found.is_fault, found
 

@@ -41,9 +41,9 @@ def test_a_new_decoder_takes_five_steps_and_one_file(tmp_path):
     decoder = project / "decoders/src/parity_decoders/anysubset/mine.py"
     rule = project / "workflow/methods/mine.smk"
     assert written == {decoder, project / "tests/decoders/test_mine.py", rule}
-    # Step 4: edit it, here so that it draws from another law, but still claims to be lossless
+    # Step 4: edit it, here so that it draws from another distribution, but still claims to be lossless
     text = decoder.read_text()
-    decoder.write_text(text.replace("race(p,", "race(p.sqrt(),"))
+    decoder.write_text(text.replace("sample_token(p,", "sample_token(p.sqrt(),"))
     assert decoder.read_text() != text
     # Step 5: run it and its tests; the other jobs and the page are those of any run, which CI makes
     snakemake = make_runner(project)

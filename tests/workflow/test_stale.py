@@ -116,7 +116,7 @@ CHANGES = {  # words of the configuration, and what stands in their place
     "prompts": ("limit: 4", "limit: 6"),
     "a seed": ("experiment: tiny", "experiment: tiny\nseeds: {methods: 7}"),
     "alpha": ("experiment: tiny", "experiment: tiny\nequality: {alpha: 0.01}"),
-    "reference pictures": ("  methods:", "  reference_images: 64\n  methods:"),
+    "reference images": ("  methods:", "  reference_images: 64\n  methods:"),
     "a setting": ("  methods:", "  sampling: {guidance: 3.0}\n  methods:"),
     "a method more": ("ar: [{}]", "ar: [{}]\n    mtj: [{}]"),
 }

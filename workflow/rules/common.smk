@@ -5,7 +5,7 @@ DEFINES  EXPERIMENT  the checked configuration; AS_GIVEN before the check
          CELLS       every cell of it, of every kind of model; CELL finds one by its key
          GROUPS      cells that are compared with one reference, by the path of their speeds
          DRAFTS      decoders of others by the file of the draft network that they train
-         TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
+         TESTED      methods as they run on models whose distribution is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
          PAPER_TARGETS  the papers that a target makes all of, by its name
          ANEW        an input of the first jobs if Snakemake's record of what results were made from was lost
@@ -45,7 +45,7 @@ from parity.experiment import papers as parity_papers
 from parity.experiment import checks, decoders, options, paths, pins, prompt_files, stand_in, study, weights
 from parity.experiment import absent_data, catalogue, code_digest, config_overlay, layers, nested_runs
 from parity.experiment import made, schema
-from parity.inputs import picture_files, readers
+from parity.inputs import image_files, readers
 
 
 def find_shipped(name):
@@ -123,8 +123,8 @@ try:
         embedded = weights.list_models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
         NOTES += readers.describe_unread(task["kind"], task["settings"])
-    picture_files.check_references(EXPERIMENT)
-    NOTES += picture_files.describe_left_out(EXPERIMENT)
+    image_files.check_references(EXPERIMENT)
+    NOTES += image_files.describe_left_out(EXPERIMENT)
 except ParityError as error:
     refuse(error)
 

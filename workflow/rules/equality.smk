@@ -1,4 +1,4 @@
-"""Equality: does a decoder draw from its model's law? Tested on models whose law is known.
+"""Equality: does a decoder draw from its model's distribution? Tested on models whose distribution is known.
 
 REQUIRED INPUTS  decoders
 OUTPUTS          results/equality/<kind>/<method>-<key>.json           rows on enumerable models, and on long ones
@@ -32,7 +32,7 @@ rule test_method:
         method=find_tested,
         code=digest_testing,
     message:
-        "test {wildcards.method} on models whose law is known ({wildcards.kind})"
+        "test {wildcards.method} on models whose distribution is known ({wildcards.kind})"
     shell:
         r"""
         python -m parity.equality tests --kind {wildcards.kind} --method {params.method:q} --spec {params.spec:q} \

@@ -60,8 +60,8 @@ def find_section(kind):
     return getattr(EXPERIMENT, options.KINDS[kind])
 
 
-def has_pictures(kind):
-    """Return whether a kind's tokens are pictures."""
+def has_images(kind):
+    """Return whether a kind's tokens are images."""
     return kind != "anysubset"
 
 
@@ -154,7 +154,7 @@ def list_used_code():
 
 
 def find_tested(wildcards):
-    """Find the name of the decoder that a job tests on models whose law is known."""
+    """Find the name of the decoder that a job tests on models whose distribution is known."""
     return next(v for v in TESTED[wildcards.kind, wildcards.key] if v).method
 
 
@@ -211,16 +211,16 @@ def list_task_data(wildcards):
 
 
 def list_reference_prompts(wildcards):
-    """List the files of the captions that reference pictures are drawn for."""
+    """List the files of the captions that reference images are drawn for."""
     shards = range(paths.jobs(EXPERIMENT, "discrete")) if wildcards.kind == "discrete" else []
     return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
 
 
 def digest_reference(kind, published):
-    """Digest the state of the pictures that a model's are compared with, so that others under the same path are read
+    """Digest the state of the images that a model's are compared with, so that others under the same path are read
     again; "" where they are drawn."""
-    path, _ = paths.reference_pictures(EXPERIMENT, kind, published)
-    return picture_files.digest_state(Path(path)) if path else ""
+    path, _ = paths.reference_images(EXPERIMENT, kind, published)
+    return image_files.digest_state(Path(path)) if path else ""
 
 
 def list_baseline_files(wildcards):
@@ -234,8 +234,8 @@ def list_measured_files(kind, folder="results/cells/{kind}/{name}"):
     """List what measuring a cell leaves in its folder."""
     n = paths.jobs(EXPERIMENT, kind)
     names = ["spec.json", "metrics.json", "features.npz", "records.parquet", "equality.json"]
-    names += ["laws.npz"] if any("laws" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
-    names += [f"pictures/{k}-of-{n}.npz" for k in range(n)] if has_pictures(kind) else []
+    names += ["laws.npz"] if any("probs" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
+    names += [f"pictures/{k}-of-{n}.npz" for k in range(n)] if has_images(kind) else []
     return [f"{folder}/{name}" for name in names]
 
 
@@ -245,7 +245,7 @@ def dump_test_spec(wildcards):
     shared = {"seeds": EXPERIMENT.equality.seeds[:2], "alpha": EXPERIMENT.equality.alpha}
     pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
     spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, **shared} for name, v in pair.items()}
-    if long and long.longest:  # pictures are longer than the longest model else would be
+    if long and long.longest:  # images are longer than the longest model else would be
         spec["long"]["longest"] = long.longest
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
         coupled = options.is_coupled(exact.kind, exact.method, exact.options)

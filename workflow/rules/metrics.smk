@@ -1,7 +1,7 @@
 """Metrics: the figures of a cell's samples, and the equality layers that test them.
 
 REQUIRED INPUTS  shards and inputs of a cell, the checkpoint manifest; of another cell, the features that it is compared with
-OUTPUTS          results/reference/...npz                                        pictures to compare with, and features
+OUTPUTS          results/reference/...npz                                        images to compare with, and features
                  results/cells/<kind>/<model>/<method>-<key>/spec.json           what was asked for
                  results/cells/<kind>/<model>/<method>-<key>/pictures/<k>.npz    ids and pixels
                  results/cells/<kind>/<model>/<method>-<key>/laws.npz            what the target gave the cell's tokens
@@ -27,7 +27,7 @@ rule reference:
         "logs/reference/{kind}/{set}/{model}-{revision}.log",
     wildcard_constraints:
         **PATTERNS,
-    priority: 1  # a picture that cannot be read ends the run early
+    priority: 1  # an image that cannot be read ends the run early
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -37,12 +37,12 @@ rule reference:
         runtime=runtime,
     params:
         prompts=lambda w, input: format_flag("prompts", input.prompts),
-        folder=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[0],
-        number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[1],
+        folder=lambda w: paths.reference_images(EXPERIMENT, w.kind, published=False)[0],
+        number=lambda w: paths.reference_images(EXPERIMENT, w.kind, published=False)[1],
         state=lambda w: digest_reference(w.kind, published=False),
-        code=lambda w: digest_code("parity.metrics.pictures", f"parity.metrics.samples.{w.kind}", name_family(w)),
+        code=lambda w: digest_code("parity.metrics.images", f"parity.metrics.samples.{w.kind}", name_family(w)),
     message:
-        "pictures to compare {wildcards.model} with"
+        "images to compare {wildcards.model} with"
     shell:
         r"""
         python -m parity.metrics reference --kind {wildcards.kind} {params.prompts} --folder={params.folder:q} \
@@ -61,7 +61,7 @@ rule reference_features:
         "logs/reference/{kind}/{key}.log",
     wildcard_constraints:
         **PATTERNS,
-    priority: 1  # a picture that cannot be read ends the run early
+    priority: 1  # an image that cannot be read ends the run early
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -70,13 +70,13 @@ rule reference_features:
         mem_mb=memory,
         runtime=30,
     params:
-        reference=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[0],
-        number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[1],
+        reference=lambda w: paths.reference_images(EXPERIMENT, w.kind, published=True)[0],
+        number=lambda w: paths.reference_images(EXPERIMENT, w.kind, published=True)[1],
         state=lambda w: digest_reference(w.kind, published=True),
         protocol=EXPERIMENT.protocol,
-        code=digest_code("parity.metrics.pictures"),
+        code=digest_code("parity.metrics.images"),
     message:
-        "pictures to compare published models with"
+        "images to compare published models with"
     shell:
         r"""
         python -m parity.metrics reference-features --networks {input.networks:q} --reference={params.reference:q} \
@@ -94,7 +94,7 @@ for model_kind in KINDS:
             shards=lambda w: paths.pieces(EXPERIMENT, find_cell(w), "shards"),
             inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w)),
             baseline=list_baseline_files,
-            reference=lambda w: [paths.reference(EXPERIMENT, PROMPTS, find_cell(w))] if has_pictures(w.kind) else [],
+            reference=lambda w: [paths.reference(EXPERIMENT, PROMPTS, find_cell(w))] if has_images(w.kind) else [],
             networks=lambda w: list(paths.judges(EXPERIMENT, find_cell(w))),
             draft=list_draft,
             checkpoint=find_manifest,
@@ -120,7 +120,7 @@ for model_kind in KINDS:
             baseline=lambda w, input: format_flag("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
             reference=lambda w, input: format_flag("reference", input.reference),
             judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.is_judged(EXPERIMENT, find_cell(w)) else "",
-            render=lambda w: f"--render-batch {find_section(w.kind).render_batch}" if has_pictures(w.kind) else "",
+            render=lambda w: f"--render-batch {find_section(w.kind).render_batch}" if has_images(w.kind) else "",
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
             code=digest_measuring,
         message:

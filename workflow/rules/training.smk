@@ -6,7 +6,7 @@ OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
                  train_embedded (discrete), train_words (anysubset), train_continuous
 
 Run it in the folder of a clone, with `--resources gpu=1`: recipe `llamagen` took 4 minutes on a GPU, and an eighth of
-its pictures took three hours on one core. Seeded. Every recipe continues from its own checkpoint, so a killed run loses
+its images took three hours on one core. Seeded. Every recipe continues from its own checkpoint, so a killed run loses
 minutes.
 """
 

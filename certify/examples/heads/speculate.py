@@ -89,7 +89,7 @@ class Speculation:
         medusa = isinstance(self.head, Medusa)
         fixed = [logits[:, -1] for logits in self.head(states)] if medusa else []
         states = states if medusa else self.head.fuse(states)
-        laws = []
+        distributions = []
         for k in range(drafts):
             if medusa:
                 logits = fixed[min(k, len(fixed) - 1)]
@@ -97,9 +97,9 @@ class Speculation:
                 along, after = self.head(text[:, 1:], states)
                 logits, states = along[:, -1], torch.cat([states, after[:, -1:]], 1)
             q = (logits / temperature).softmax(-1)
-            laws.append(one_hot(q.argmax(-1), q.shape[-1]).float() if self.greedy else q)
-            text = torch.cat([text, torch.multinomial(laws[-1], 1)], 1)
-        return text[:, -drafts:], torch.stack(laws, 1)
+            distributions.append(one_hot(q.argmax(-1), q.shape[-1]).float() if self.greedy else q)
+            text = torch.cat([text, torch.multinomial(distributions[-1], 1)], 1)
+        return text[:, -drafts:], torch.stack(distributions, 1)
 
     def look_up(self, row, drafts):
         """Look up what followed the longest end of a row before, in it or in rows before."""

@@ -1,4 +1,4 @@
-"""python -m parity_certify WAY ... : does a sampler, whoever wrote it, draw from its model's law?
+"""python -m parity_certify WAY ... : does a sampler, whoever wrote it, draw from its model's distribution?
 
     transformers [--target DIR] [--assistant DIR] -- num_assistant_tokens=4     `generate`, in its speculative ways
     server --url http://127.0.0.1:8080 --target DIR                             an OpenAI-compatible server
@@ -6,7 +6,8 @@
     verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
     command --law law.json -- ./engine law.json                                 any language, over stdin and stdout
     samples FILE --law law.json                                                 samples drawn elsewhere
-    law --out law.json                                                          a table model for an engine's tests
+    law --out law.json                                                                   a table model for an engine's
+                                                                                         tests
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
@@ -36,12 +37,12 @@ from parity_certify import page
 from parity_certify.calls import Store
 from parity_certify.command import certify_command
 from parity_certify.design import BUDGET, certify_conditions, list_keywords, list_names, make_conditions
+from parity_certify.distributions import check_prompts, random_distribution, read_distribution, write_distribution
+from parity_certify.distributions import target_distribution as target_distribution
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.files import digest, publish
 from parity_certify.history import History
 from parity_certify.import_by_name import Loaded, load, parse_duration, parse_option
-from parity_certify.laws import check_prompts, random_law, read_law, write_law
-from parity_certify.laws import law as law_of
 from parity_certify.processors import ENGINES, parse_engine
 from parity_certify.sampler import certify_sampler, check_settings
 from parity_certify.samples import certify_samples
@@ -76,7 +77,7 @@ def tell_settings(model: Any, options: dict[str, Any], applied: bool = True) -> 
 
 def make_prompts(a: Arguments, vocab: int) -> np.ndarray:
     """Make the prompts [K, P] of --prompts: its JSON list, or that many different random ones of --prompt-length
-    tokens, always the same. Raises ParityError for another list, and if there are not so many."""
+    tokens, always the same. Raises ParityError for another list, and if there are not as many."""
     if not isinstance(a.prompts, int):
         return check_prompts(a.prompts)
     if a.prompts > vocab**a.prompt_length:
@@ -93,15 +94,15 @@ def select_settings(a: Arguments, *names: str) -> dict[str, Any]:
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
 
 
-def open_history(a: Arguments, laws: Sequence[Any] = ()) -> tuple[History | None, dict[str, Any]]:
+def open_history(a: Arguments, distributions: Sequence[Any] = ()) -> tuple[History | None, dict[str, Any]]:
     """Read --history, if it is given. Returns it, and alpha and seeds of the run, which depend on its nights. Raises
-    ParityError if its nights are of other laws."""
+    ParityError if its nights are of other distributions."""
     if not a.history:
         return None, {"alpha": a.alpha, "seeds": pair_seeds(a.seed, "--seed")}
     check_settings(alpha=a.alpha)
     history = History.read(a.history)
-    if laws:
-        history.check(laws)
+    if distributions:
+        history.check(distributions)
     return history, {"alpha": history.level(a.alpha), "seeds": history.seeds(a.seed)}
 
 
@@ -149,7 +150,7 @@ def read_engine(text: str) -> Any:
 def judge_sampler(
     a: Arguments,
     sample: Any,
-    law: Any,
+    distribution: Any,
     spec: dict[str, Any],
     name: str,
     diagnose: Any = None,
@@ -163,8 +164,8 @@ def judge_sampler(
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "processes")
-    history, shared = open_history(a, [law])
-    c = certify_sampler(sample, law, **settings | shared, folder=out, spec=spec, name=name)
+    history, shared = open_history(a, [distribution])
+    c = certify_sampler(sample, distribution, **settings | shared, folder=out, spec=spec, name=name)
     c = add_night(history, c, a)
     if c.exit_code == 1 and diagnose is not None:
         c = replace(c, details=c.details | {"diagnosis": diagnose(c)})
@@ -192,7 +193,7 @@ def judge_conditions(
     budget = min(60 * (a.minutes or math.inf), a.budget or math.inf)
     settings = select_settings(a, "processes", "batch") | {"budget": BUDGET if budget == math.inf else budget}
     settings |= {"folder": out, "tell": lambda text: print(text, file=sys.stderr)}
-    history, shared = open_history(a, [replace(one.law, name=one.name) for one in conditions])
+    history, shared = open_history(a, [replace(one.distribution, name=one.name) for one in conditions])
     c = certify_conditions(conditions, missing=missing, name=name, spec=spec, **settings | shared)
     c = add_night(history, c, a)
     return finish(c, out, spec, a.require)
@@ -200,7 +201,7 @@ def judge_conditions(
 
 def run_transformers(a: Arguments) -> int:
     """certify transformers' generate; its options follow after --"""
-    from parity_certify.adapters import mending
+    from parity_certify.adapters import replaying
     from parity_certify.adapters import transformers as adapter
     from parity_certify.diagnosis import diagnose_counts
 
@@ -231,16 +232,19 @@ def run_transformers(a: Arguments) -> int:
     a = complete_flags(a)
     if not is_one:
         return judge_conditions(a, *adapter.make_conditions(model, options), spec, name)
-    law = adapter.compute_law(model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end)
+    distribution = adapter.compute_distribution(
+        model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end
+    )
     paged = options.get("cache_implementation") == "paged"
     sampler = (adapter.Continuous if paged else adapter.Generate)(model, a.length, options, a.end)
 
     def diagnose(c: Any) -> dict[str, Any]:
-        """Diagnose a lossy certificate: by replaying processors with a state, else by the laws of known faults."""
-        located = mending.diagnose_by_mending(sampler, law, min(400, max(c.details["n"])), a.seed + 2)
-        return located or diagnose_counts(c.counts, law, adapter.list_suspects(sampler, law))
+        """Diagnose a lossy certificate: by replaying processors with a state, else by the distributions of known
+        faults."""
+        located = replaying.diagnose_by_replaying(sampler, distribution, min(400, max(c.details["n"])), a.seed + 2)
+        return located or diagnose_counts(c.counts, distribution, adapter.list_suspects(sampler, distribution))
 
-    return judge_sampler(a, sampler, law, spec, name, diagnose)
+    return judge_sampler(a, sampler, distribution, spec, name, diagnose)
 
 
 def shorten_value(value: Any) -> str:
@@ -277,7 +281,7 @@ def run_server(a: Arguments) -> int:
             a.url, length, tokenizer, model=a.model, timeout=a.timeout, options=options, end=a.end, **fields
         )
 
-    named = adapter.select_law_options(options)
+    named = adapter.select_distribution_options(options)
     is_one = names_condition(a, named)
     a = complete_flags(a)
     sampler = connect(a.length, options)
@@ -293,22 +297,29 @@ def run_server(a: Arguments) -> int:
         )
     prompts = make_prompts(a, V)
 
-    def compute_law(options: dict[str, Any]) -> Any:
-        """Compute the law of the server's engine with these options."""
-        return adapter.compute_law(logits, options, engine, vocab=V, length=a.length, prompts=prompts, end=a.end)
+    def compute_distribution(options: dict[str, Any]) -> Any:
+        """Compute the distribution of the server's engine with these options."""
+        return adapter.compute_distribution(
+            logits, options, engine, vocab=V, length=a.length, prompts=prompts, end=a.end
+        )
 
-    law = compute_law(named)
-    without = {name: compute_law({k: v for k, v in named.items() if k != name}) for name in named}
-    adapter.check_options_heeded(sampler, law, without | ({", ".join(named): compute_law({})} if named else {}))
-    return judge_sampler(a, sampler, law, spec, name, may_change=True)
+    distribution = compute_distribution(named)
+    without = {name: compute_distribution({k: v for k, v in named.items() if k != name}) for name in named}
+    adapter.check_options_heeded(
+        sampler, distribution, without | ({", ".join(named): compute_distribution({})} if named else {})
+    )
+    return judge_sampler(a, sampler, distribution, spec, name, may_change=True)
 
 
-def compute_model_law(a: Arguments, options: dict[str, Any]) -> Any:
-    """Compute the law of the model in --target after the prompts, under these sampling options of `generate`."""
+def compute_model_distribution(a: Arguments, options: dict[str, Any]) -> Any:
+    """Compute the distribution of the model in --target after the prompts, under these sampling options of
+    `generate`."""
     from parity_certify.adapters import transformers as adapter
 
     model = adapter.load_model(a.target)
-    return adapter.compute_law(model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end)
+    return adapter.compute_distribution(
+        model, make_prompts(a, adapter.get_vocab_size(model)), a.length, options, end=a.end
+    )
 
 
 def run_sampler(a: Arguments) -> int:
@@ -322,8 +333,8 @@ def run_sampler(a: Arguments) -> int:
         raise ParityError("--law, --logits: need --vocab")
     if a.law:
         prompts = make_prompts(a, a.vocab)
-        law = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        return judge_sampler(a, sample, law, spec | {"law": [a.law, digest_code(a.law)]}, sample.__name__)
+        distribution = target_distribution(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
+        return judge_sampler(a, sample, distribution, spec | {"law": [a.law, digest_code(a.law)]}, sample.__name__)
     if a.logits:
         logits, V = load(a.logits), a.vocab
         spec["logits"] = [a.logits, digest_code(a.logits)]
@@ -341,7 +352,7 @@ def run_sampler(a: Arguments) -> int:
         conditions = make_conditions(sample, logits, vocab=V, length=a.length, engine=a.engine)
         return judge_conditions(a, *conditions, spec, sample.__name__)
     spec |= tell_settings(model, options)
-    return judge_sampler(a, sample, compute_model_law(a, options), spec, sample.__name__)
+    return judge_sampler(a, sample, compute_model_distribution(a, options), spec, sample.__name__)
 
 
 def run_verifier(a: Arguments) -> int:
@@ -354,25 +365,25 @@ def run_verifier(a: Arguments) -> int:
 
 def run_command(a: Arguments) -> int:
     """certify an engine over stdin and stdout; the command follows after --, with {temperature} and the like in it"""
-    law = read_law(a.law)
+    distribution = read_distribution(a.law)
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
     history, shared = open_history(a)
-    c = certify_command(a.rest, law, folder=a.out, **settings | shared)
+    c = certify_command(a.rest, distribution, folder=a.out, **settings | shared)
     c = add_night(history, c, a)
     return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law}, a.require)
 
 
 def run_samples(a: Arguments) -> int:
     """certify samples drawn elsewhere: JSON lines or CSV"""
-    c = certify_samples(a.samples, read_law(a.law), **select_settings(a))
+    c = certify_samples(a.samples, read_distribution(a.law), **select_settings(a))
     return finish(c, a.out, {"samples": a.samples, "law": a.law}, a.require)
 
 
 def run_law(a: Arguments) -> int:
     """write a random table model and its draft model"""
-    write_law(random_law(a.vocab, a.length, a.seed), a.out or Path("law.json"))
+    write_distribution(random_distribution(a.vocab, a.length, a.seed), a.out or Path("law.json"))
     print(a.out or "law.json")
     return 0
 
@@ -434,7 +445,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "prompts": {"type": json.loads, "default": 2, "help": "how many, or a JSON list of them (%(default)s)"},
     "prompt-length": {"type": int, "default": 3, "help": "of random prompts (%(default)s)"},
     "end": {"type": int, "help": "end token"},
-    "target": {"type": Path, "help": "folder of the model whose law it is"},
+    "target": {"type": Path, "help": "folder of the model whose distribution it is"},
     "assistant": {"type": Path, "help": "folder of the draft model"},
     "universal": {"action": "store_true", "help": "the assistant has a tokenizer of its own"},
     "generator": {"help": "FILE.py:FUNCTION of transformers' candidate generator, returns another"},
@@ -459,8 +470,8 @@ FLAGS: dict[str, dict[str, Any]] = {
     "engine": {
         "type": read_engine,
         "default": "transformers",
-        "help": f"whose law it is: {', '.join(ENGINES)}, or its options in the order in which it applies them, as"
-        " temperature,top_p,top_k (%(default)s)",
+        "help": f"whose distribution it is: {', '.join(ENGINES)}, or its options in the order in which it applies them,"
+        " as temperature,top_p,top_k (%(default)s)",
     },
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},

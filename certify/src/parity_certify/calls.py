@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parity_certify.distributions import Distribution, convert_to_array
 from parity_certify.errors import ParityError
 from parity_certify.files import read_arrays, read_json, write_arrays, write_json
 from parity_certify.joint_tests import compute_log_e
-from parity_certify.laws import Law, convert_to_array
 from parity_certify.seeding import derive_row_key
 
 Sample = Callable[[np.ndarray, int], Any]
@@ -69,7 +69,9 @@ class Drawn:
         """Copy the samples, so that adding a batch to one leaves the other as it is."""
         return replace(self, counts=self.counts.copy(), batches=[*self.batches], paddings={*self.paddings})
 
-    def add(self, batch: Batch, law: Law, limit: float | None = None, seconds: float | None = None) -> None:
+    def add(
+        self, batch: Batch, distribution: Distribution, limit: float | None = None, seconds: float | None = None
+    ) -> None:
         """Add a batch to the counts, and raise max_log_e if the e-value now exceeds it. Raises ParityError if its rows
         go on after the end token by another token than earlier ones.
 
@@ -81,9 +83,9 @@ class Drawn:
             self.seconds = seconds
         self.batches.append(batch)
         self.paddings.add(batch.padding)
-        check_paddings(self.paddings, law.end)
-        self.counts += np.bincount(compute_codes(batch, law), minlength=len(self.counts))
-        self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, law.cells)))
+        check_paddings(self.paddings, distribution.end)
+        self.counts += np.bincount(compute_codes(batch, distribution), minlength=len(self.counts))
+        self.max_log_e = max(self.max_log_e, float(compute_log_e(self.counts, distribution.cells)))
         self.stopped = limit is not None and self.max_log_e >= limit
 
     def count_drafts(self) -> tuple[int | None, int | None, int | None]:
@@ -96,9 +98,9 @@ class Drawn:
         return drafted, accepted, rounds if min(b.rounds for b in self.batches) >= 0 else None
 
 
-def compute_codes(batch: Batch, law: Law) -> np.ndarray:
-    """Compute the cell [n] of each row: the number of its prompt and sequence in `law.cells`."""
-    return batch.prompts * law.vocab**law.length + batch.tokens @ law.powers
+def compute_codes(batch: Batch, distribution: Distribution) -> np.ndarray:
+    """Compute the cell [n] of each row: the number of its prompt and sequence in `distribution.cells`."""
+    return batch.prompts * distribution.vocab**distribution.length + batch.tokens @ distribution.powers
 
 
 def check_paddings(tokens: Collection[int], end: int | None, rows: str = "sequences") -> None:
@@ -110,14 +112,14 @@ def check_paddings(tokens: Collection[int], end: int | None, rows: str = "sequen
         raise ParityError(f"sampler: {rows} go on after the end token {end}, with tokens {shown}; allowed: {allowed}")
 
 
-def check_tokens(answer: Any, rows: int, law: Law) -> tuple[np.ndarray, int]:
+def check_tokens(answer: Any, rows: int, distribution: Distribution) -> tuple[np.ndarray, int]:
     """Return a sampler's answer, an array, a tensor or a list of `rows` token rows, as int64 [rows, L], filled up with
     the end token after the first one, and the token that was there (NO_PADDING: none). Raises ParityError for a wrong
     shape, type, length or token, and for rows that go on after the end token: with several tokens, or with one that is
     neither -1 nor in the vocabulary."""
     answer = convert_to_array(answer) if hasattr(answer, "detach") else answer
-    L, V, end = law.length, law.vocab, law.end
-    allowed = f"allowed: {L}, the law's length (--length, in Python length=)"
+    L, V, end = distribution.length, distribution.vocab, distribution.end
+    allowed = f"allowed: {L}, the distribution's length (--length, in Python length=)"
     if not isinstance(answer, list | tuple) and np.ndim(answer) == 0:
         raise ParityError(f"sampler: returned {type(answer).__name__}; allowed: tokens [n, {L}], or Sampled")
     if len(answer) != rows:
@@ -220,19 +222,19 @@ class Store:
         write_json(file, spec)
 
 
-def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
+def draw_batch(sample: Sample, distribution: Distribution, seed: int, number: int, size: int) -> Batch:
     """Call the sampler for batch `number` of a seed, with `size` prompts drawn evenly, in two of four batches sorted.
     The batch depends on seed and number alone if the sampler obeys its seed. Raises ParityError: see `check_tokens`."""
     key = derive_row_key(seed, f"batch {number}") % 2**31
-    prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
+    prompts = np.random.default_rng([seed, number]).integers(len(distribution.prompts), size=size)
     if number % 4 >= 2:  # the order of prompts varies, too: they are sorted up or down
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
-    answer, counts = sample(law.prompts[prompts], key), [-1] * len(COUNTS)
+    answer, counts = sample(distribution.prompts[prompts], key), [-1] * len(COUNTS)
     if isinstance(answer, Sampled):
         answer, counts = answer.tokens, [int(getattr(answer, key)) for key in COUNTS]
         if counts[1] > counts[0] >= 0:
             raise ParityError(f"sampler: {counts[1]} drafts accepted of {counts[0]} offered; allowed: at most as many")
-    tokens, padding = check_tokens(answer, size, law)
+    tokens, padding = check_tokens(answer, size, distribution)
     return Batch(prompts, tokens, *counts)._replace(padding=padding)
 
 
@@ -256,11 +258,11 @@ def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[
         yield seed, k, size
 
 
-_worker: tuple[Sample, Law]  # what a process of the pool draws its batches from
+_worker: tuple[Sample, Distribution]  # what a process of the pool draws its batches from
 
 
 def _load_worker(pickled: bytes) -> None:
-    """Set the sampler and law of this process of the pool."""
+    """Set the sampler and distribution of this process of the pool."""
     global _worker
     _worker = pickle.loads(pickled)
 
@@ -271,15 +273,17 @@ def _run(task: Task) -> Batch:
 
 
 @contextmanager
-def open_runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
+def open_runner(
+    sample: Sample, distribution: Distribution, processes: int
+) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
     """Context manager: yield a function that turns tasks into their batches, in order, in `processes` processes (1: in
     this one). Raises ParityError if the sampler cannot be sent to another process or fails to load there."""
     if processes == 1:
-        yield lambda tasks: (draw_batch(sample, law, *task) for task in tasks)
+        yield lambda tasks: (draw_batch(sample, distribution, *task) for task in tasks)
         return
     allowed = "allowed: 1, or a function of a module"
     try:
-        pickled = pickle.dumps((sample, law))
+        pickled = pickle.dumps((sample, distribution))
     except Exception:  # pickle raises whatever the object raises
         raise ParityError(f"processes {processes}: the sampler cannot be sent to another process; {allowed}") from None
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _load_worker, (pickled,))

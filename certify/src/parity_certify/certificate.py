@@ -1,5 +1,6 @@
 """The result of a certification: the verdict, its rows, and what a maintainer needs to see a fault again."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,9 +10,9 @@ from scipy import special
 
 from parity_certify import evidence, verdict
 from parity_certify.calls import Drawn
+from parity_certify.distributions import Distribution, select_level
 from parity_certify.independence import has_dependent_rows
 from parity_certify.joint_tests import digits
-from parity_certify.laws import Law, select_level
 from parity_certify.result_rows import ALPHA, Row, describe_confidence
 from parity_certify.verdict import Verdict
 
@@ -23,17 +24,23 @@ RARE = 0.05  # if a smaller share of drafts is rejected, or accepted, what follo
 class Certificate:
     """The result of a certification: verdict, rows (see `result_rows`), and the sampler's name and claim ("lossless" or
     "lossy"). details: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where (the
-    prefix at which the laws differ most), needed; certificate.json has them as "beside". parts: the certificates of
-    several conditions that it combines."""
+    prefix at which the distributions differ most), needed; certificate.json has them as "beside". parts: the
+    certificates of several conditions that it combines."""
 
     verdict: Verdict
     rows: list[Row]
     name: str = "sampler"
     claim: str = "lossless"
     details: dict[str, Any] = field(default_factory=dict)
-    law: Law | None = None
+    distribution: Distribution | None = None
     counts: np.ndarray | None = None
     parts: tuple["Certificate", ...] = ()
+
+    @property
+    def law(self) -> Distribution | None:  # deprecated
+        """Old name of `distribution`."""
+        warnings.warn("deprecated: use `distribution`", DeprecationWarning, stacklevel=2)
+        return self.distribution
 
     @property
     def exit_code(self) -> int:
@@ -98,8 +105,9 @@ class Certificate:
             return ""
         if not prefix:
             return f"differs most at {self.verdict.where}" if "tokens" in self.details and self.verdict.where else ""
-        law, drawn = (" ".join(f"{p:.3f}" for p in prefix[which]) for which in ("law", "drawn"))
-        return f"differs most behind {name_prefix(prefix)}: law {law}; drawn {drawn} ({prefix['n']} sequences)"
+        distribution, drawn = (" ".join(f"{p:.3f}" for p in prefix[which]) for which in ("law", "drawn"))
+        compared = f"distribution {distribution}; drawn {drawn} ({prefix['n']} sequences)"
+        return f"differs most after {name_prefix(prefix)}: {compared}"
 
 
 def report_texts(c: Certificate) -> str:
@@ -145,14 +153,15 @@ def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | N
     return gaps
 
 
-def find_largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
-    """Find the prompt and prefix whose next tokens, in counts [K * V^L], are least likely under the law (largest G).
-    Returns a dict of prompt, prefix, law [V] and drawn share [V] of the next token, and their number n."""
-    K, V, L = len(law.prompts), law.vocab, law.length
+def find_largest_difference(counts: np.ndarray, distribution: Distribution) -> dict[str, Any]:
+    """Find the prompt and prefix whose next tokens, in counts [K * V^L], are least likely under the distribution
+    (largest G). Returns a dict of prompt, prefix, distribution [V] and drawn share [V] of the next token, and their
+    number n."""
+    K, V, L = len(distribution.prompts), distribution.vocab, distribution.length
     largest, prefix_found = -1.0, {}
     for depth in range(L):
         drawn = counts.reshape(K, V**depth, V, -1).sum(-1)  # [K, prefixes, V]
-        p = law.tables[:, select_level(V, depth)]
+        p = distribution.tables[:, select_level(V, depth)]
         total = drawn.sum(-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             g = 2 * np.where(drawn > 0, drawn * np.log(drawn / np.maximum(total * p, 1e-12)), 0).sum(-1)
@@ -160,22 +169,24 @@ def find_largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
         if g[k, prefix] > largest:
             largest, n = float(g[k, prefix]), int(total[k, prefix, 0])
             prefix_found = {
-                "prompt": law.prompts[k].tolist(),
+                "prompt": distribution.prompts[k].tolist(),
                 "prefix": digits(V, depth)[prefix].tolist() if depth else [],
             }
             prefix_found |= {"law": p[k, prefix].tolist(), "drawn": (drawn[k, prefix] / max(1, n)).tolist(), "n": n}
     return prefix_found
 
 
-def bound_tv_from_below(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA) -> float:
+def bound_tv_from_below(
+    first: np.ndarray, second: np.ndarray, distribution: Distribution, alpha: float = ALPHA
+) -> float:
     """Bound the TV from below, at confidence 1 - alpha / 2: of an event that the first sample has too often, its share
     in the second (Clopper-Pearson) less its probability. One sample chooses, the other judges, so it holds at any size.
     Events are of the prompt and the first 1, 2, ..., L tokens (a small sample chooses well among few)."""
-    K, V, L = len(law.prompts), law.vocab, law.length
+    K, V, L = len(distribution.prompts), distribution.vocab, distribution.length
     best = 0.0
     n = int(second.sum())
     for depth in range(1, L + 1):
-        chosen, judged, p = (x.reshape(K, V**depth, -1).sum(-1) for x in (first, second, law.cells))
+        chosen, judged, p = (x.reshape(K, V**depth, -1).sum(-1) for x in (first, second, distribution.cells))
         event = chosen > chosen.sum() * p
         hits = int(judged[event].sum())
         share = float(special.betaincinv(hits, n - hits + 1, alpha / 2 / L)) if hits else 0.0
@@ -184,33 +195,51 @@ def bound_tv_from_below(first: np.ndarray, second: np.ndarray, law: Law, alpha: 
 
 
 def make_certificate(
-    rows: list[Row], law: Law, samples: Sequence[Drawn], *, margin: float, alpha: float, claim: str, name: str
+    rows: list[Row],
+    distribution: Distribution,
+    samples: Sequence[Drawn],
+    *,
+    margin: float,
+    alpha: float,
+    claim: str,
+    name: str,
 ) -> Certificate:
     """Make the certificate of a sampler with this claim from its rows and samples, of one seed or two. It is
     inconclusive if drafts were counted and none was accepted, and names dependence instead of a TV if the rows depend
     on each other. For a lossy sampler its last row "TV certificate" has the TV and interval of the fresh seed."""
     v: Verdict = verdict.judge_decoders(rows, {name: claim}, margin, alpha)[0]["value"]
     counts = samples[-1].counts
-    needed = evidence.needed(law.cells, margin)
+    needed = evidence.needed(distribution.cells, margin)
     drafts = [s.count_drafts() for s in samples]
     drafted, accepted, rounds = (None if None in numbers else sum(numbers) for numbers in zip(*drafts, strict=True))
     total = sum(s.n for s in samples)
-    prefix = find_largest_difference(counts, law)
+    prefix = find_largest_difference(counts, distribution)
     last_rows = {r["test"]: r for r in rows}
     independence = last_rows.get(evidence.INDEPENDENCE)
     certificate = last_rows["TV certificate"]
-    law_rejected = last_rows["all looks"]["verdict"] == "rejected"  # by the test of the law of single rows
+    distribution_rejected = (
+        last_rows["all looks"]["verdict"] == "rejected"
+    )  # by the test of the distribution of single rows
     rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
-    if independence and rejected and not (law_rejected and not has_dependent_rows(samples[-1].batches, law)):
+    if (
+        independence
+        and rejected
+        and not (distribution_rejected and not has_dependent_rows(samples[-1].batches, distribution))
+    ):
         order = independence["note"]
-        reason = f"{order}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call. Do rows"
-        reason += " share random numbers? Give each row a generator of its own (certify/docs/function.md)"
+        reason = (
+            f"{order}, on {len(samples)} seeds, p <= {alpha:g} each; or the distribution changes from call to call."
+        )
+        reason += " Do rows share random numbers? Give each row a generator of its own (certify/docs/function.md)"
         v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=order, reason=reason)
     elif v.kind == "lossy":  # the TV is measured on the fresh seed, at a look whose size was fixed beforehand
-        low, high = bound_tv_from_below(samples[0].counts, counts, law, certificate["alpha"]), certificate["tv_high"]
+        low, high = (
+            bound_tv_from_below(samples[0].counts, counts, distribution, certificate["alpha"]),
+            certificate["tv_high"],
+        )
         tv = max(certificate["tv"], low)
         rows = [r | {"tv": tv, "tv_low": low} if r is certificate else r for r in rows]
-        reason = f"on {law.name}, {describe_confidence(ALPHA)} interval {low:.4f} to {high:.4f}"
+        reason = f"on {distribution.name}, {describe_confidence(ALPHA)} interval {low:.4f} to {high:.4f}"
         reason += f"; rejected on {len(samples)} seeds, p <= {alpha:g} each"
         v = replace(v, estimate=tv, interval=(low, high), where=name_prefix(prefix), reason=reason)
     elif drafted == 0 or accepted == 0:
@@ -229,4 +258,4 @@ def make_certificate(
     details |= {"rate": sum(s.sampled for s in samples) / seconds if seconds else None, "where": prefix}
     details |= {"rounds": None if rounds is None else rounds / total}
     details["warnings"] = find_gaps(total, drafted, accepted, rounds)
-    return Certificate(v, rows, name, claim, details | {"alpha": alpha, "margin": margin}, law, counts)
+    return Certificate(v, rows, name, claim, details | {"alpha": alpha, "margin": margin}, distribution, counts)

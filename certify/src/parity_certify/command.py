@@ -1,6 +1,6 @@
 """Certify an engine in any language, over stdin and stdout: a JSON object a line.
 
-    certify_command(["./engine"], read_law("law.json"), margin=0.05)
+    certify_command(["./engine"], read_distribution("law.json"), margin=0.05)
 
     -> {"id": 0, "prompts": [[0], [0], ...], "length": 3, "seed": 17}
     <- {"id": 0, "tokens": [[2, 1, 3], ...], "drafted": 212, "accepted": 140}      or {"id": 0, "error": "..."}
@@ -8,7 +8,7 @@
 The engine reads a request, answers with one line, flushes, and goes on until stdin ends. `drafted`,
 `accepted` and `rounds` are optional; with them, an engine that accepts no draft is inconclusive.
 
-    certify_command(["./engine", "--temperature", "{temperature}"], read_law("law.json"))
+    certify_command(["./engine", "--temperature", "{temperature}"], read_distribution("law.json"))
 
 goes through the conditions of `design.DESIGN` that the placeholders of the command can set: the engine is started once
 for each, with the values in their place. Those of `NEUTRAL` are known; the certificate names what could not be set.
@@ -31,11 +31,11 @@ import numpy as np
 from parity_certify import design
 from parity_certify.calls import COUNTS, Sampled, check_tokens
 from parity_certify.certificate import Certificate
+from parity_certify.distributions import Distribution, count_prefixes
+from parity_certify.distributions import target_distribution as target_distribution
 from parity_certify.errors import ParityError
-from parity_certify.laws import Law, count_prefixes
-from parity_certify.laws import law as law_of
-from parity_certify.processors import Engine as LawEngine
-from parity_certify.processors import rename_options, shape_law
+from parity_certify.processors import Engine as TargetEngine
+from parity_certify.processors import rename_options, shape_distribution
 from parity_certify.sampler import certify_sampler
 
 NEUTRAL: dict[str, Any] = {  # the placeholders, and their values where a condition does not set them
@@ -53,9 +53,17 @@ def shorten(line: str) -> str:
 class Engine:
     """A running command as a sampler; errors: the file that receives its stderr; timeout: seconds for an answer."""
 
-    def __init__(self, process: subprocess.Popen, name: str, law: Law, timeout: float, errors: IO[bytes]):
+    def __init__(
+        self, process: subprocess.Popen, name: str, distribution: Distribution, timeout: float, errors: IO[bytes]
+    ):
         """Start a thread that reads the stdout of a running process. name: the command, for messages."""
-        self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
+        self.process, self.name, self.distribution, self.timeout, self.errors = (
+            process,
+            name,
+            distribution,
+            timeout,
+            errors,
+        )
         self.number = 0
         self.lines: queue.Queue[bytes] = queue.Queue()  # lines of the engine's stdout; b"" says that it has ended
         threading.Thread(target=self.queue_lines, daemon=True).start()
@@ -96,7 +104,7 @@ class Engine:
 
     def parse_answer(self, line: str, rows: int) -> Sampled:
         """Parse an answer line for `rows` prompts. Raises ParityError if it is no JSON, has another request's id,
-        reports an error, or does not hold tokens that the law allows."""
+        reports an error, or does not hold tokens that the distribution allows."""
         try:
             answer = json.loads(line)
         except ValueError:
@@ -111,14 +119,14 @@ class Engine:
             allowed = "tokens, a list for each prompt; drafted, accepted and rounds, integers"
             raise ParityError(f"line {shorten(line)!r}: allowed: {allowed}")
         try:
-            check_tokens(tokens, rows, self.law)
+            check_tokens(tokens, rows, self.distribution)
         except ValueError as error:
             raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
         return Sampled(tokens, *drafts)
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
         """Ask the engine for tokens after prompts [n, P]. A ParityError names the command and the request."""
-        request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
+        request = {"id": self.number, "prompts": prompts.tolist(), "length": self.distribution.length, "seed": seed}
         try:
             sampled = self.parse_answer(self.send_request(request), len(prompts))
         except ParityError as error:
@@ -128,7 +136,7 @@ class Engine:
 
 
 @contextlib.contextmanager
-def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
+def start_engine(command: Sequence[str], distribution: Distribution, timeout: float) -> Iterator[Engine]:
     """Context manager: start a command, yield it as a sampler, then kill it. Raises ParityError if it cannot start."""
     name = " ".join(command)
     with tempfile.TemporaryFile() as errors:
@@ -137,7 +145,7 @@ def start_engine(command: Sequence[str], law: Law, timeout: float) -> Iterator[E
         except OSError as error:
             raise ParityError(f"command: {name}: does not start: {error.strerror or error}") from None
         try:
-            yield Engine(process, name, law, timeout, errors)
+            yield Engine(process, name, distribution, timeout, errors)
         finally:
             process.kill()
             process.wait()
@@ -175,22 +183,28 @@ def look_up_logits(table: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def make_conditions(
-    command: Sequence[str], law: Law, engine: LawEngine, timeout: float, stack: contextlib.ExitStack
+    command: Sequence[str],
+    distribution: Distribution,
+    engine: TargetEngine,
+    timeout: float,
+    stack: contextlib.ExitStack,
 ) -> tuple[list[design.Condition], dict[str, str]]:
     """Make the conditions that a command's placeholders can set, each with an engine that is started on `stack`, and
-    tell why others are missing. Raises ParityError for a law that depends on the prompt."""
-    table = law.tables[0]
-    if (law.tables != table).any():
-        raise ParityError("law: its prompts have different laws; allowed with placeholders: one table, for all prompts")
+    tell why others are missing. Raises ParityError for a distribution that depends on the prompt."""
+    table = distribution.tables[0]
+    if (distribution.tables != table).any():
+        raise ParityError(
+            "distribution: differs from prompt to prompt; allowed with placeholders: one table, for all prompts"
+        )
 
     def compute(
-        options: Mapping[str, Any], *, prompts: np.ndarray, end: int | None, engine: LawEngine = engine, **sizes: Any
-    ) -> Law:
-        """Enumerate the law of the table under an engine's options."""
+        options: Mapping[str, Any], *, prompts: np.ndarray, end: int | None, engine: TargetEngine = engine, **sizes: Any
+    ) -> Distribution:
+        """Enumerate the distribution of the table under an engine's options."""
         P = prompts.shape[1]
         options = rename_options(options, engine)
-        source = shape_law(lambda tokens: look_up_logits(table, tokens[:, P:]), options, engine, P, end)
-        return law_of(source, prompts=prompts, end=end, **sizes)
+        source = shape_distribution(lambda tokens: look_up_logits(table, tokens[:, P:]), options, engine, P, end)
+        return target_distribution(source, prompts=prompts, end=end, **sizes)
 
     lacking, known = design.list_lacking(engine), list_placeholders(command)
     chosen, missing = design.choose_options({*known, "length"} - lacking - {"rows"})
@@ -198,17 +212,22 @@ def make_conditions(
     missing |= dict.fromkeys(sorted(lacking - {"rows"}), "the engine has no such option")
     conditions = []
     for options in chosen:
-        options["length"] = min(options["length"], law.length)
-        own = options if law.end is None else {"end": law.end} | options
-        one = design.make_law(compute, own, law.vocab)
+        options["length"] = min(options["length"], distribution.length)
+        own = options if distribution.end is None else {"end": distribution.end} | options
+        one = design.make_distribution(compute, own, distribution.vocab)
         sampler = stack.enter_context(start_engine(fill_in(command, own), one, timeout))
-        suspects = design.list_suspects(compute, own, law.vocab, engine)
+        suspects = design.list_suspects(compute, own, distribution.vocab, engine)
         conditions.append(design.Condition(design.name_options(options), sampler, one, suspects=suspects))
     return conditions, missing
 
 
 def certify_command(
-    command: Sequence[str], law: Law, *, timeout: float = 60, engine: LawEngine = "transformers", **settings: Any
+    command: Sequence[str],
+    distribution: Distribution,
+    *,
+    timeout: float = 60,
+    engine: TargetEngine = "transformers",
+    **settings: Any,
 ) -> Certificate:
     """Certify an engine that answers requests line by line; settings as in `certify_sampler`, but one process and by
     default batches of 500. Raises ParityError for a command that fails.
@@ -228,9 +247,9 @@ def certify_command(
         budget = min(60 * (settings.pop("minutes", None) or math.inf), settings.pop("budget", None) or math.inf)
         common["budget"] = design.BUDGET if budget == math.inf else budget
         with contextlib.ExitStack() as stack:
-            conditions, missing = make_conditions(command, law, engine, timeout, stack)
+            conditions, missing = make_conditions(command, distribution, engine, timeout, stack)
             return design.certify_conditions(conditions, missing=missing, **common | settings)
-    with start_engine(command, law, timeout) as process:
-        result = certify_sampler(process, law, **common | settings)
+    with start_engine(command, distribution, timeout) as process:
+        result = certify_sampler(process, distribution, **common | settings)
     untested = [f"{name}: the command has no {{{name}}}" for name in NEUTRAL]
     return replace(result, verdict=replace(result.verdict, untested=(*untested, *result.verdict.untested)))

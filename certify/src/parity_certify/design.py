@@ -1,4 +1,4 @@
-"""Certify under the conditions that users set: one sampler, several laws, one error rate.
+"""Certify under the conditions that users set: one sampler, several distributions, one error rate.
 
     certify_design(sample, logits, vocab=4)      sample(prompts [n, P], seed, length=3, temperature=1.0, top_k=0, ...)
     certify_conditions(conditions)               conditions of your own
@@ -15,6 +15,7 @@ import functools
 import inspect
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,11 +27,11 @@ from parity_certify import evidence
 from parity_certify.calls import Sample, draw_batch
 from parity_certify.certificate import Certificate
 from parity_certify.diagnosis import Suspect, diagnose_counts
+from parity_certify.distributions import Distribution, target_distribution
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.import_by_name import get_function_name
 from parity_certify.joint_tests import bound_tv
-from parity_certify.laws import Law, law
-from parity_certify.processors import Engine, Logits, list_options, rename_options, shape_law, swap_filters
+from parity_certify.processors import Engine, Logits, list_options, rename_options, shape_distribution, swap_filters
 from parity_certify.result_rows import ALPHA, describe_confidence
 from parity_certify.sampler import certify_sampler, check_settings
 
@@ -46,7 +47,7 @@ DESIGN: tuple[dict[str, Any], ...] = (
     {"rows": ({"temperature": 0.5}, {"top_k": 2, "seed": None}), "drafts": 2, "length": 3, "prompt": 2},
 )
 OF_PROMPTS = ("prompt", "prompts")
-OF_OUTPUT = ("drafts", "length", "end", "rows")  # options of the sampler that are none of the engine's law
+OF_OUTPUT = ("drafts", "length", "end", "rows")  # options of the sampler that are none of the engine's distribution
 PAIR = {"top_k", "top_p"}  # a condition with both says nothing new without one of them
 BUDGET = 115.0  # seconds
 LENGTH = 3  # tokens of the output where no filter leaves out tokens
@@ -57,14 +58,20 @@ WORST = ("certified", "consistent", "inconclusive", "lossy")  # the last that oc
 
 @dataclass(frozen=True)
 class Condition:
-    """A sampler under fixed options, its law, further settings of `certify_sampler`, as `batch` or `vary`, and the laws
-    of samplers that misread the options, of which a lossy verdict names the one that fits."""
+    """A sampler under fixed options, its distribution, further settings of `certify_sampler`, as `batch` or `vary`, and
+    the distributions of samplers that misread the options, of which a lossy verdict names the one that fits."""
 
     name: str
     sample: Sample
-    law: Law
+    distribution: Distribution
     settings: Mapping[str, Any] = field(default_factory=dict)
     suspects: Sequence[Suspect] = ()
+
+    @property
+    def law(self) -> Distribution:  # deprecated
+        """Old name of `distribution`."""
+        warnings.warn("deprecated: use `distribution`", DeprecationWarning, stacklevel=2)
+        return self.distribution
 
     @property
     def folder(self) -> str:
@@ -84,7 +91,7 @@ def measure_rate(condition: Condition, seed: int) -> float:
     try:
         for number, size in enumerate(PILOT):
             start = time.perf_counter()
-            draw_batch(condition.sample, condition.law, seed, 10**6 + number, size)
+            draw_batch(condition.sample, condition.distribution, seed, 10**6 + number, size)
         return PILOT[-1] / max(1e-9, time.perf_counter() - start)
     except ParityError as error:
         raise ParityError(f"{condition.name}: {error}") from None
@@ -94,8 +101,8 @@ def measure_rate(condition: Condition, seed: int) -> float:
 
 def compute_size(condition: Condition, margin: float, alpha: float) -> int:
     """Compute how many sequences bring the bound below the margin, and find a TV of it."""
-    n = evidence.needed(condition.law.cells, margin, miss=min(evidence.MISS, alpha))
-    while evidence.find_detectable_tv(condition.law.cells, n, alpha, POWER) > margin:
+    n = evidence.needed(condition.distribution.cells, margin, miss=min(evidence.MISS, alpha))
+    while evidence.find_detectable_tv(condition.distribution.cells, n, alpha, POWER) > margin:
         n = math.ceil(1.1 * n)
     return n
 
@@ -133,14 +140,14 @@ def certify_conditions(
         left = (budget or math.inf) - (time.monotonic() - start)
         if not n:
             size = max(100, int(size * min(1.0, 0.97 * left / sum(seconds[k:]))))
-        # a rejection's repeat takes the time of the conditions behind it; in the last, up to four times that of this
+        # a rejection's repeat takes the time of the conditions after it; in the last, up to four times that of this
         limit = None if budget is None else max(left, 4 * seconds[k])
         own: dict[str, Any] = {"n": size, "budget": limit, "margin": margin, "alpha": share}
         own |= {"seeds": seeds, "name": name or get_function_name(one.sample), "tell": tell}
         own |= {"folder": folder and folder / one.folder}
         tell(f"{one.name}: {size} sequences")
         found.append(
-            certify_sampler(one.sample, replace(one.law, name=one.name), **settings | own | dict(one.settings))
+            certify_sampler(one.sample, replace(one.distribution, name=one.name), **settings | own | dict(one.settings))
         )
         if found[-1].verdict.kind == "lossy":
             break
@@ -159,7 +166,7 @@ def report_conditions(
     result = combine_certificates(found, [one.name for one in conditions], alpha)
     covered, untested = [], []
     for one, c in zip(conditions, found, strict=False):
-        tv = evidence.find_detectable_tv(one.law.cells, min(c.details["n"]), alpha / len(conditions), POWER)
+        tv = evidence.find_detectable_tv(one.distribution.cells, min(c.details["n"]), alpha / len(conditions), POWER)
         if c.verdict.kind == "lossy" or tv <= margin:
             covered.append(f"{one.name}" if c.verdict.kind == "lossy" else f"{one.name} (finds a TV of {tv:.3f})")
         else:
@@ -174,7 +181,7 @@ def report_conditions(
     details = result.details | {"conditions": {c.rows[0]["model"]: asdict(c.verdict) for c in found}}
     suspects = conditions[len(found) - 1].suspects
     if v.kind == "lossy" and not v.dependent and suspects and result.counts is not None:
-        diagnosis = diagnose_counts(result.counts, conditions[len(found) - 1].law, suspects)
+        diagnosis = diagnose_counts(result.counts, conditions[len(found) - 1].distribution, suspects)
         if diagnosis["name"] is not None:
             details["diagnosis"] = diagnosis
     return replace(result, verdict=v, details=details)
@@ -186,19 +193,19 @@ def compute_joint_bound(certificates: Sequence[Certificate]) -> float:
     bounds = []
     for c in certificates:
         row = [row for row in c.rows if row["test"] == "TV certificate"][-1]
-        if c.counts is None or c.law is None or row["effect"] >= 1:
+        if c.counts is None or c.distribution is None or row["effect"] >= 1:
             return 1.0
-        bounds.append(bound_tv(c.counts, c.law.cells, row["alpha"] / len(certificates)))
+        bounds.append(bound_tv(c.counts, c.distribution.cells, row["alpha"] / len(certificates)))
     return min(1.0, max(bounds))
 
 
 def describe_joint_bound(certificates: Sequence[Certificate]) -> str:
-    """Say what holds for all certificates at once, to go behind what holds for each; "" for one."""
+    """Say what holds for all certificates at once, to go after what holds for each; "" for one."""
     return f", <= {compute_joint_bound(certificates):.4f} in all at once" if len(certificates) > 1 else ""
 
 
 def combine_certificates(certificates: Sequence[Certificate], names: Sequence[str], alpha: float) -> Certificate:
-    """Combine the certificates of the laws `names` to one: the worst verdict, the largest bound."""
+    """Combine the certificates of the distributions `names` to one: the worst verdict, the largest bound."""
     worst = max(certificates, key=lambda c: (WORST.index(c.verdict.kind), c.verdict.bound or 0.0))
     v = worst.verdict
     tested = tuple(names[: len(certificates)])
@@ -226,7 +233,7 @@ def list_names(design: Sequence[Mapping[str, Any]] = DESIGN) -> set[str]:
 
 
 def list_keywords(sample: Callable) -> set[str] | None:
-    """List the keywords of a sampler behind prompts and seed; None if it takes any."""
+    """List the keywords of a sampler after prompts and seed; None if it takes any."""
     parameters = inspect.signature(sample).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
@@ -278,48 +285,54 @@ class Bound:
         return self.sample(prompts, seed, **options)
 
 
-def make_law(compute: Callable[..., Law], options: Mapping[str, Any], vocab: int, without: str = "") -> Law:
-    """Enumerate the law of a condition, of each prompt under its own options if there are `rows`. compute(options,
-    vocab=..., length=..., prompts=..., end=...) gives a law; `without`: an option that is left out."""
+def make_distribution(
+    compute: Callable[..., Distribution], options: Mapping[str, Any], vocab: int, without: str = ""
+) -> Distribution:
+    """Enumerate the distribution of a condition, of each prompt under its own options if there are `rows`.
+    compute(options, vocab=..., length=..., prompts=..., end=...) gives a distribution; `without`: an option that is
+    left out."""
     prompts = make_prompts(options, vocab)
     shared = {k: v for k, v in options.items() if k not in (*OF_PROMPTS, *OF_OUTPUT)}
     settings = {"vocab": vocab, "length": options["length"], "end": options.get("end")}
     tables = []
     for prompt, own in zip(prompts, options.get("rows") or ({},) * len(prompts), strict=True):
-        of_law = {k: v for k, v in {**shared, **own}.items() if k not in ("seed", without)}
-        tables.append(compute(of_law, prompts=prompt[None], **settings).tables)
-    return Law("", prompts, np.concatenate(tables), settings["length"], settings["end"])
+        of_distribution = {k: v for k, v in {**shared, **own}.items() if k not in ("seed", without)}
+        tables.append(compute(of_distribution, prompts=prompt[None], **settings).tables)
+    return Distribution("", prompts, np.concatenate(tables), settings["length"], settings["end"])
 
 
 def list_lacking(engine: Engine, design: Sequence[Mapping[str, Any]] = DESIGN) -> set[str]:
-    """List the options of the conditions that an engine's law does not have; `rows` where it lacks one of a row's."""
+    """List the options of the conditions that an engine's distribution does not have; `rows` where it lacks one of a
+    row's."""
     known = set(list_options(engine))
 
     def find(options: Mapping[str, Any]) -> set[str]:
         """Find those of one condition, or of a row."""
-        of_law = [name for name in options if name not in (*OF_PROMPTS, *OF_OUTPUT, "seed")]
-        return {name for name in of_law if not set(rename_options({name: 0}, engine)) <= known}
+        of_distribution = [name for name in options if name not in (*OF_PROMPTS, *OF_OUTPUT, "seed")]
+        return {name for name in of_distribution if not set(rename_options({name: 0}, engine)) <= known}
 
     rows = [row for options in design for row in options.get("rows", ())]
     return set().union(*map(find, design)) | ({"rows"} if any(map(find, rows)) else set())
 
 
-def list_suspects(compute: Callable[..., Law], options: Mapping[str, Any], vocab: int, engine: Engine) -> list[Suspect]:
-    """List the laws of samplers that misread a condition: each of its options is not applied, or top-k and top-p are in
-    the other order. compute(..., engine=...): as for `make_law`."""
+def list_suspects(
+    compute: Callable[..., Distribution], options: Mapping[str, Any], vocab: int, engine: Engine
+) -> list[Suspect]:
+    """List the distributions of samplers that misread a condition: each of its options is not applied, or top-k and
+    top-p are in the other order. compute(..., engine=...): as for `make_distribution`."""
 
-    def suspect(name: str, compute: Callable[..., Law], without: str = "") -> Suspect:
+    def suspect(name: str, compute: Callable[..., Distribution], without: str = "") -> Suspect:
         """Make the suspect of one misreading."""
-        return Suspect(name, lambda: make_law(compute, options, vocab, without).joint)
+        return Suspect(name, lambda: make_distribution(compute, options, vocab, without).joint)
 
     given = {name for one in (options, *options.get("rows", ())) for name in one}
-    of_law = sorted(given - {*OF_PROMPTS, *OF_OUTPUT, "seed"})
+    of_distribution = sorted(given - {*OF_PROMPTS, *OF_OUTPUT, "seed"})
     found = []
-    if engine and given >= PAIR:  # in front: of laws that are equal here the first is named
+    if engine and given >= PAIR:  # in front: of distributions that are equal here the first is named
         first, second = (name for name in list_options(engine) if name in PAIR)
         words = f"{second} before {first}; if the engine defines them so, name it: engine=, --engine"
         found.append(suspect(words, functools.partial(compute, engine=swap_filters(engine))))
-    return found + [suspect(f"{name} is not applied", compute, name) for name in of_law]
+    return found + [suspect(f"{name} is not applied", compute, name) for name in of_distribution]
 
 
 def make_conditions(
@@ -336,10 +349,10 @@ def make_conditions(
 
     def compute(
         options: Mapping[str, Any], *, prompts: np.ndarray, end: int | None, engine: Engine = engine, **settings: Any
-    ) -> Law:
-        """Enumerate the engine's law with these options."""
-        source = shape_law(logits, rename_options(options, engine), engine, prompts.shape[1], end)
-        return law(source, prompts=prompts, end=end, **settings)
+    ) -> Distribution:
+        """Enumerate the engine's distribution with these options."""
+        source = shape_distribution(logits, rename_options(options, engine), engine, prompts.shape[1], end)
+        return target_distribution(source, prompts=prompts, end=end, **settings)
 
     keywords, lacking = list_keywords(sample), list_lacking(engine, design)
     keywords = (list_names(design) if keywords is None else keywords) - lacking
@@ -349,7 +362,7 @@ def make_conditions(
     for options in chosen:
         given = {name: value for name, value in options.items() if name not in OF_PROMPTS}
         full = {"length": length} | options
-        known = make_law(compute, full, vocab)
+        known = make_distribution(compute, full, vocab)
         suspects = list_suspects(compute, full, vocab, engine)
         name = name_options(options)
         conditions.append(Condition(name, Bound(sample, given, known.prompts), known, suspects=suspects))
@@ -369,9 +382,10 @@ def certify_design(
     """Certify a sampler under the conditions of `DESIGN` whose options it takes.
 
     sample    sample(prompts [n, P], seed, **options) -> tokens, as for `certify_sampler`; options: see `DESIGN`
-    logits    the target's, as for `shape_law`
-    engine    whose law it is: a name of `processors.ENGINES`, or the options in the order in which they are applied,
-              ["temperature", "top_p", "top_k"]. A sampler is called by transformers' names, whatever its engine
+    logits    the target's, as for `shape_distribution`
+    engine    whose distribution it is: a name of `processors.ENGINES`, or the options in the order in which they are
+              applied, ["temperature", "top_p", "top_k"]. A sampler is called by transformers' names, whatever its
+              engine
     length    of the output, if the sampler has no such option
     settings  of `certify_conditions`
     """

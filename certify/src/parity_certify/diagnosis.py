@@ -1,15 +1,16 @@
 """Diagnose a rejected sampler: name the likeliest of some faults, with its likelihood ratio, or none of them.
 
-    diagnose_counts(counts [K * V^L], law, list_suspects(law, draft, block)) -> {"says", "name", ...}
+    diagnose_counts(counts [K * V^L], distribution, list_suspects(distribution, draft, block)) -> {"says", "name", ...}
 
-A suspect is speculative sampling with a fault, as a law: what the faulty sampler's sequences are distributed like. A
-block of drafts is verified from left to right (Leviathan et al. 2023, Alg. 1). Laws are tables [N, V] of conditionals
-by prefix, so the law of the loop follows by adding up, over all prefixes, the probability that a block starts there,
-that its first i drafts stand, and what is drawn in place of the next (`predict_joint`). Faults that tie draws together
-are simulated (TIED).
+A suspect is speculative sampling with a fault, as a distribution: what the faulty sampler's sequences are distributed
+like. A block of drafts is verified from left to right (Leviathan et al. 2023, Alg. 1). Distributions are tables [N, V]
+of conditionals by prefix, so the distribution of the loop follows by adding up, over all prefixes, the probability that
+a block starts there, that its first i drafts stand, and what is drawn in place of the next (`predict_joint`). Faults
+that tie draws together are simulated (TIED).
 
-The likelihood of a fault is the multinomial one of its law. A fault with variants (a temperature, a permutation) has
-the average of theirs. The likeliest is named if the samples do not reject its own law (joint G, simulated, at FITS).
+The likelihood of a fault is the multinomial one of its distribution. A fault with variants (a temperature, a
+permutation) has the average of theirs. The likeliest is named if the samples do not reject its own distribution (joint
+G, simulated, at FITS).
 """
 
 import itertools
@@ -20,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parity_certify.laws import Law, compute_joint, count_prefixes, select_level
+from parity_certify.distributions import Distribution, compute_joint, count_prefixes, select_level
 
 FITS = 1e-3
-EVEN_WEIGHT = 1e-3  # each prediction has this share of the even law, so that no sequence is impossible in it
+EVEN_WEIGHT = 1e-3  # each prediction has this share of the even distribution, so that no sequence is impossible in it
 CLOSE = math.log(20)  # names whose log-likelihoods are this close to the best are given, too
 TINY = 1e-300
 TEMPERATURES = (0.5, 0.8, 1.25, 2.0)
@@ -38,23 +39,24 @@ TIED = (
 
 
 def normalise(weights: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-    """Scale weights [..., V] to laws; take the law `otherwise` where all weights are zero."""
+    """Scale weights [..., V] to distributions; take the distribution `otherwise` where all weights are zero."""
     total = weights.sum(-1, keepdims=True)
     return np.where(total > 1e-12, weights / np.maximum(total, TINY), otherwise)
 
 
 def compute_residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Compute the law of a corrected token, max(p - q, 0) scaled to sum to one; p where it is zero. Shapes [..., V]."""
+    """Compute the distribution of a corrected token, max(p - q, 0) scaled to sum to one; p where it is zero. Shapes
+    [..., V]."""
     return normalise(np.maximum(p - q, 0), p)
 
 
 def make_greedy(q: np.ndarray) -> np.ndarray:
-    """Put all probability on the likeliest token of laws [..., V]."""
+    """Put all probability on the likeliest token of distributions [..., V]."""
     return np.eye(q.shape[-1])[q.argmax(-1)]
 
 
 def apply_temperature(q: np.ndarray, temperature: float) -> np.ndarray:
-    """Apply a temperature to laws [..., V]."""
+    """Apply a temperature to distributions [..., V]."""
     with np.errstate(divide="ignore"):
         logits = np.log(q) / temperature
     weights = np.exp(logits - logits.max(-1, keepdims=True))
@@ -62,7 +64,7 @@ def apply_temperature(q: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def keep_top_k(q: np.ndarray, k: int) -> np.ndarray:
-    """Set all but the k likeliest tokens of laws [..., V] to zero, and scale; ties with the k-th are kept."""
+    """Set all but the k likeliest tokens of distributions [..., V] to zero, and scale; ties with the k-th are kept."""
     cut = np.where(q >= np.sort(q, -1)[..., -k, None], q, 0)
     return cut / cut.sum(-1, keepdims=True)
 
@@ -79,14 +81,17 @@ def predict_joint(
     surplus: float = 0.0,
     offered: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Predict the law [V^L] of sequences that are drafted in blocks of `block` tokens and verified, with the faults
-    that the other keywords describe; their defaults are correct.
+    """Predict the distribution [V^L] of sequences that are drafted in blocks of `block` tokens and verified, with the
+    faults that the other keywords describe; their defaults are correct.
 
-    p, q [N, V]  laws of target and draft by prefix; drawn, recorded: what drafts are drawn from and judged by, if not q
-    correct      function of p and the recorded law: the law that replaces a rejected draft
-    bonus        after a block that stands: "target", the "draft"'s law, or the target's law of the "row before"
+    p, q [N, V]  distributions of target and draft by prefix; drawn, recorded: what drafts are drawn from and judged by,
+                 if not q
+    correct      function of p and the recorded distribution: the distribution that replaces a rejected draft
+    bonus        after a block that stands: "target", the "draft"'s distribution, or the target's distribution of the
+                 "row before"
     surplus      added to the acceptance probability
-    offered [N]  bool, prefixes after which the engine drafts at all; elsewhere a block ends, and the bonus law draws
+    offered [N]  bool, prefixes after which the engine drafts at all; elsewhere a block ends, and the bonus distribution
+                 draws
     """
     V = p.shape[-1]
     length = round(np.log(len(p) * (V - 1) + 1) / np.log(V))
@@ -109,8 +114,8 @@ def predict_joint(
             state[depth + 1][0] += (mass[i][:, None] * refuse * correction[rows]).ravel()
         # the row of each prefix without its last token
         shorter = count_prefixes(V, max(depth - 1, 0)) + np.arange(V**depth) // (V if depth else 1)
-        bonus_law = {"target": p[rows], "draft": q[rows], "row before": p[shorter]}[bonus]
-        state[depth + 1][0] += (mass[block][:, None] * bonus_law).ravel()
+        bonus_distribution = {"target": p[rows], "draft": q[rows], "row before": p[shorter]}[bonus]
+        state[depth + 1][0] += (mass[block][:, None] * bonus_distribution).ravel()
     return state[length].sum(0)
 
 
@@ -145,17 +150,18 @@ class Loop:
 
     def verify_block(self, numbers: list[np.ndarray]) -> None:
         """Draft and verify a block of each unfinished sequence, and lengthen it. numbers: exponentials [n, V] for the
-        races of the drafts, the corrections and the bonus token, then uniforms [n, block]."""
+        draws of the drafts, the corrections and the bonus token, then uniforms [n, block]."""
 
-        def draw_by_race(law: np.ndarray, exponentials: np.ndarray) -> np.ndarray:
-            """Draw a token from each law of [n, V]: the one with the largest ratio of probability to exponential."""
-            return np.argmax(law / np.maximum(exponentials, TINY), 1)
+        def draw_by_exponentials(distribution: np.ndarray, exponentials: np.ndarray) -> np.ndarray:
+            """Draw a token from each distribution of [n, V]: the one with the largest ratio of probability to
+            exponential."""
+            return np.argmax(distribution / np.maximum(exponentials, TINY), 1)
 
         live, n, block = self.lengths < self.length, self.n, self.block
         drafts: list[np.ndarray] = []
         context = self.tokens.copy()
         for i in range(block):
-            drafts.append(draw_by_race(self.look_up(self.q, context, self.lengths + i), numbers[i]))
+            drafts.append(draw_by_exponentials(self.look_up(self.q, context, self.lengths + i), numbers[i]))
             context[self.rows, self.lengths + i] = drafts[-1]
         standing, closed = live.copy(), np.zeros(n, dtype=bool)
         count, rejected, stop = np.zeros(n, dtype=np.int64), np.full(n, -1), np.full(n, block)
@@ -170,14 +176,14 @@ class Loop:
             u = numbers[-1][:, 0 if self.fault == "shared uniform" else i]
             good = u < target[self.rows, draft] / np.maximum(guess[self.rows, draft], TINY)
             good |= self.fault == "nothing verified"
-            token = np.where(good, draft, draw_by_race(compute_residual(target, guess), numbers[block + i]))
+            token = np.where(good, draft, draw_by_exponentials(compute_residual(target, guess), numbers[block + i]))
             self.write_tokens(positions, verified, token, draft if self.fault == "cache not rolled back" else token)
             count += verified
             rejected = np.where(verified & ~good, i, rejected)
             standing = verified & good
         accepted = standing | closed
         ends_at = self.lengths + stop
-        bonus = draw_by_race(self.look_up(self.p, self.memory, ends_at), numbers[2 * block])
+        bonus = draw_by_exponentials(self.look_up(self.p, self.memory, ends_at), numbers[2 * block])
         self.write_tokens(ends_at, accepted, bonus, bonus)
         count += accepted
         if self.fault == "unverified kept":
@@ -191,7 +197,8 @@ class Loop:
 def simulate_joint(
     p: np.ndarray, q: np.ndarray, *, block: int, fault: str, offered: np.ndarray | None = None, n: int = 50_000
 ) -> np.ndarray:
-    """Estimate the law [V^L] of the loop of `predict_joint`, with a fault of TIED or "none", from n sequences."""
+    """Estimate the distribution [V^L] of the loop of `predict_joint`, with a fault of TIED or "none", from n
+    sequences."""
     loop = Loop(p, q, block, fault, offered, n)
     rng = np.random.default_rng(0)
     numbers: list[np.ndarray] = []
@@ -204,38 +211,45 @@ def simulate_joint(
 
 
 class Suspect(NamedTuple):
-    """A named fault, how its law is predicted, and how many variants share the name (its likelihood is divided)."""
+    """A named fault, how its distribution is predicted, and how many variants share the name (its likelihood is
+    divided)."""
 
     name: str
-    law: Callable[[], np.ndarray]  # [K, V^L]
+    distribution: Callable[[], np.ndarray]  # [K, V^L]
     variants: int = 1
 
 
 def list_suspects(
-    law: Law, draft: Law, block: int, *, bare: Law | None = None, offered: np.ndarray | None = None
+    distribution: Distribution,
+    draft: Distribution,
+    block: int,
+    *,
+    bare: Distribution | None = None,
+    offered: np.ndarray | None = None,
 ) -> list[Suspect]:
-    """List the faults that a sampler of `law` may have, as suspects, with drafts of the law `draft`, `block` at a time.
+    """List the faults that a sampler of `distribution` may have, as suspects, with drafts of the distribution `draft`,
+    `block` at a time.
 
-    bare     the target's law without guidance (and other processors), suspected if it differs
+    bare     the target's distribution without guidance (and other processors), suspected if it differs
     offered  [K, N] bool, prefixes after which drafts are offered; None: all
     """
-    V, L = law.vocab, law.length
-    drafting = np.ones(law.tables.shape[:2], dtype=bool) if offered is None else offered
+    V, L = distribution.vocab, distribution.length
+    drafting = np.ones(distribution.tables.shape[:2], dtype=bool) if offered is None else offered
 
     def make_suspect(name: str, make: Callable[..., np.ndarray], variants: int = 1) -> Suspect:
-        """Make a suspect whose law after a prompt is make(p, q, loop), where loop(...) is `predict_joint` with the
-        faults in its keywords; variants: how many suspects share the name."""
+        """Make a suspect whose distribution after a prompt is make(p, q, loop), where loop(...) is `predict_joint` with
+        the faults in its keywords; variants: how many suspects share the name."""
 
         def predict() -> np.ndarray:
-            """Predict the fault's law after each prompt, [K, V^L]."""
-            tables = zip(law.tables, draft.tables, drafting, strict=True)
+            """Predict the fault's distribution after each prompt, [K, V^L]."""
+            tables = zip(distribution.tables, draft.tables, drafting, strict=True)
             return np.stack([make(p, q, partial(predict_joint, p, q, block=block, offered=o)) for p, q, o in tables])
 
         return Suspect(name, predict, variants)
 
     def make_tied_suspect(name: str) -> Suspect:
-        """Make a suspect of TIED, whose law is simulated."""
-        tables = list(zip(law.tables, draft.tables, drafting, strict=True))
+        """Make a suspect of TIED, whose distribution is simulated."""
+        tables = list(zip(distribution.tables, draft.tables, drafting, strict=True))
         simulate = partial(simulate_joint, block=block, fault=name)
         return Suspect(name, lambda: np.stack([simulate(p, q, offered=o) for p, q, o in tables]))
 
@@ -258,7 +272,7 @@ def list_suspects(
         *(make_suspect("acceptance too large", lambda p, q, loop, s=s: loop(surplus=s), 4) for s in SURPLUSES),
         *map(make_tied_suspect, TIED),
     ]  # fmt: skip
-    if bare is not None and not np.allclose(bare.tables, law.tables):
+    if bare is not None and not np.allclose(bare.tables, distribution.tables):
         result.append(Suspect("guidance (or another processor) missing in the target", lambda: bare.joint))
     return result
 
@@ -275,19 +289,19 @@ def list_orders(vocab: int) -> list[np.ndarray]:
     return result
 
 
-def mix_uniform(law: np.ndarray) -> np.ndarray:
-    """Mix laws [..., C] with the even law, of weight EVEN_WEIGHT."""
-    return (1 - EVEN_WEIGHT) * law + EVEN_WEIGHT / law.shape[-1]
+def mix_uniform(distribution: np.ndarray) -> np.ndarray:
+    """Mix distributions [..., C] with the even distribution, of weight EVEN_WEIGHT."""
+    return (1 - EVEN_WEIGHT) * distribution + EVEN_WEIGHT / distribution.shape[-1]
 
 
-def compute_log_likelihood(counts: np.ndarray, law: np.ndarray) -> float:
-    """Compute the log-likelihood of counts [K, C] under laws [K, C], mixed with the even law."""
-    return float((counts * np.log(mix_uniform(law))).sum())
+def compute_log_likelihood(counts: np.ndarray, distribution: np.ndarray) -> float:
+    """Compute the log-likelihood of counts [K, C] under distributions [K, C], mixed with the even distribution."""
+    return float((counts * np.log(mix_uniform(distribution))).sum())
 
 
-def compute_fit_p(counts: np.ndarray, law: np.ndarray, draws: int = 1999) -> float:
-    """Compute the Monte-Carlo p-value of counts [K, C] under laws [K, C] (joint G)."""
-    p = mix_uniform(law)
+def compute_fit_p(counts: np.ndarray, distribution: np.ndarray, draws: int = 1999) -> float:
+    """Compute the Monte-Carlo p-value of counts [K, C] under distributions [K, C] (joint G)."""
+    p = mix_uniform(distribution)
     p = p / p.sum(-1, keepdims=True)
     total = counts.sum(-1)
     rng = np.random.default_rng(0)
@@ -301,25 +315,30 @@ def compute_fit_p(counts: np.ndarray, law: np.ndarray, draws: int = 1999) -> flo
     return float((1 + (g(null) >= g(counts)).sum()) / (1 + draws))
 
 
-def diagnose_counts(counts: np.ndarray, law: Law, suspects: Sequence[Suspect]) -> dict[str, Any]:
-    """Find the suspect whose law makes counts [K * V^L] likeliest. Returns a dict: `says`, a sentence; its `name`, None
-    if its law is rejected too, or hardly likelier than a correct sampler's; `fits`, the p-value of its law; `others`,
-    names whose likelihood is within a factor of 20; `nearest` and `log_likelihood_ratio`."""
-    counts = counts.reshape(len(law.prompts), -1)
+def diagnose_counts(counts: np.ndarray, distribution: Distribution, suspects: Sequence[Suspect]) -> dict[str, Any]:
+    """Find the suspect whose distribution makes counts [K * V^L] likeliest. Returns a dict: `says`, a sentence; its
+    `name`, None if its distribution is rejected too, or hardly likelier than a correct sampler's; `fits`, the p-value
+    of its distribution; `others`, names whose likelihood is within a factor of 20; `nearest` and
+    `log_likelihood_ratio`."""
+    counts = counts.reshape(len(distribution.prompts), -1)
     scores: dict[str, list[float]] = {}
-    laws: dict[str, tuple[float, np.ndarray]] = {}  # the likeliest variant of each name
+    distributions: dict[str, tuple[float, np.ndarray]] = {}  # the likeliest variant of each name
     for s in suspects:
-        joint = s.law()
+        joint = s.distribution()
         value = compute_log_likelihood(counts, joint)
         scores.setdefault(s.name, []).append(value - math.log(s.variants))
-        if s.name not in laws or value > laws[s.name][0]:
-            laws[s.name] = value, joint
+        if s.name not in distributions or value > distributions[s.name][0]:
+            distributions[s.name] = value, joint
     if not scores:
-        return {"says": "no fault could be predicted (the draft's law is not known)", "name": None, "fits": None}
-    base = compute_log_likelihood(counts, law.joint)
+        return {
+            "says": "no fault could be predicted (the draft's distribution is not known)",
+            "name": None,
+            "fits": None,
+        }
+    base = compute_log_likelihood(counts, distribution.joint)
     ratio = {name: float(np.logaddexp.reduce(v)) - base for name, v in scores.items()}
     best = max(ratio, key=lambda name: ratio[name])
-    p = compute_fit_p(counts, laws[best][1])
+    p = compute_fit_p(counts, distributions[best][1])
     rivals = sorted((n for n in ratio if n != best and ratio[best] - ratio[n] < CLOSE), key=lambda n: -ratio[n])
     power = f"likelihood ratio 10^{ratio[best] / math.log(10):.1f} against a correct sampler"
     fitting = p > FITS and ratio[best] > CLOSE

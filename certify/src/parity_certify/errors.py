@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line that names the key, the value and what is allowed."""
+"""Errors that a user can fix: one line that names the key, the value and what is allowed."""
 
 import traceback
 

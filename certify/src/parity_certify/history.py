@@ -30,10 +30,10 @@ import numpy as np
 from scipy import special
 
 from parity_certify.certificate import Certificate, find_largest_difference, name_prefix
+from parity_certify.distributions import Distribution
 from parity_certify.errors import ParityError
 from parity_certify.files import publish
 from parity_certify.joint_tests import compute_log_e
-from parity_certify.laws import Law
 from parity_certify.samples import is_copy
 from parity_certify.seeding import LARGEST_SEED, check_seed
 
@@ -99,10 +99,10 @@ class History:
         first = check_seed(seed) + 2 * self.nights
         return first % (LARGEST_SEED + 1), (first + 1) % (LARGEST_SEED + 1)
 
-    def check(self, laws: Sequence[Law]) -> None:
-        """Take the conditions of a first night from their laws. Raises ParityError for other ones than those of the
-        file."""
-        cells = {law.name: law.cells for law in laws}
+    def check(self, distributions: Sequence[Distribution]) -> None:
+        """Take the conditions of a first night from their distributions. Raises ParityError for other ones than those
+        of the file."""
+        cells = {distribution.name: distribution.cells for distribution in distributions}
         if not self.nights:
             self.cells, self.counts = cells, {name: np.zeros((0, len(p)), dtype=np.int64) for name, p in cells.items()}
         changed = {*cells} ^ {*self.cells} or {
@@ -141,13 +141,13 @@ class History:
         `alpha`. Returns the certificate, lossy if they reject."""
         if c.verdict.kind == "lossy":
             return replace(c, verdict=replace(c.verdict, reason=f"{c.verdict.reason}; not added to {self.file}"))
-        laws: dict[str, Law] = {}
+        distributions: dict[str, Distribution] = {}
         counts: dict[str, np.ndarray] = {}
         for one in c.parts or (c,):
-            if one.law is None or one.counts is None:
+            if one.distribution is None or one.counts is None:
                 raise ParityError("history: no counts; allowed: a way to certify that counts sequences")
-            laws[one.law.name], counts[one.law.name] = one.law, one.counts
-        self.check(list(laws.values()))
+            distributions[one.distribution.name], counts[one.distribution.name] = one.distribution, one.counts
+        self.check(list(distributions.values()))
         self.add(counts)
         found, needed = self.measure(), math.log(2 / alpha)
         nights = f"nights {found.since} to {self.nights}" if found.since < self.nights else f"night {self.nights}"
@@ -156,8 +156,8 @@ class History:
         tested = f"{self.nights} nights together, at {alpha:g} for all nights that are to come, too"
         v = replace(c.verdict, tested=(*c.verdict.tested, tested))
         if found.log_e >= needed:
-            law = laws[found.condition]
-            prefix = find_largest_difference(self.counts[found.condition][found.since - 1 :].sum(0), law)
+            distribution = distributions[found.condition]
+            prefix = find_largest_difference(self.counts[found.condition][found.since - 1 :].sum(0), distribution)
             reason = (
                 f"rejected by {nights} together, under {found.condition}: log e-value {found.log_e:.1f}, {needed:.1f}"
             )

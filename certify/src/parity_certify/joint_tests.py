@@ -1,11 +1,13 @@
-"""Statistics of token sequences against their exact joint law: what the exact layer and the planted faults share.
+"""Statistics of token sequences against their exact joint distribution: what the exact layer and the injected faults
+share.
 
 counts  [R, K] how often each of the K = V^L sequences was drawn in each of R runs of n draws, first token most
         significant; the number of a sequence in this order is its code
-law     [K]    the exact joint
+distribution     [K]    the exact joint
 
-Every null distribution is simulated: B multinomial draws of n from `law`, so sizes are right on sparse tables and under
-the dependence of overlapping tables. Four statistics, none of which dominates (each is large when the law is wrong):
+Every null distribution is simulated: B multinomial draws of n from `distribution`, so sizes are right on sparse tables
+and under the dependence of overlapping tables. Four statistics, none of which dominates (each is large when the
+distribution is wrong):
 
     joint G           likelihood ratio over all cells; diffuse faults
     Valiant-Valiant   sum ((c - n p)^2 - c) / p^(2/3) (Valiant & Valiant 2017); faults in rare cells
@@ -34,13 +36,13 @@ CONCENTRATIONS = (1e2, 1e3, 1e4, 1e5)
 class Tables(NamedTuple):
     """Pooled pair and conditional tables as one linear map from the joint counts. Built for one n."""
 
-    law: np.ndarray  # [K]
+    distribution: np.ndarray  # [K]
     n: int
     fold: np.ndarray  # [K, M] 0/1: which pooled cell a sequence falls in, table after table
-    share: np.ndarray  # [M] law of a pooled cell within its table
+    share: np.ndarray  # [M] distribution of a pooled cell within its table
     starts: np.ndarray  # [T] first column of each table
     df: np.ndarray  # [T] degrees of freedom
-    pairs: int  # the first so many tables are of pairs, the others of conditionals
+    pairs: int  # the first this many tables are of pairs, the others of conditionals
 
 
 def digits(vocab: int, length: int) -> np.ndarray:
@@ -49,7 +51,7 @@ def digits(vocab: int, length: int) -> np.ndarray:
 
 
 def pool_cells(expected: np.ndarray, minimum: float = POOL) -> np.ndarray:
-    """Merge the smallest cells of a table, which expect so many draws [m], until all groups expect `minimum`; return
+    """Merge the smallest cells of a table, which expect this many draws [m], until all groups expect `minimum`; return
     the group of each cell [m], -1 where none is expected."""
     order = np.argsort(expected, kind="stable")
     order = order[expected[order] > 0]
@@ -61,15 +63,16 @@ def pool_cells(expected: np.ndarray, minimum: float = POOL) -> np.ndarray:
     return group
 
 
-def make_tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
-    """Build the tables of position pairs and of (position, previous token) from a joint law, pooled for n draws."""
+def make_tables(distribution: np.ndarray, vocab: int, length: int, n: int) -> Tables:
+    """Build the tables of position pairs and of (position, previous token) from a joint distribution, pooled for n
+    draws."""
     cells = digits(vocab, length)
     folds, shares, df, pairs = [], [], [], 0
 
     def add_table(code: np.ndarray, rows: np.ndarray) -> bool:
         """Add the table of a code of each sequence, code [K] below V^2, over the sequences in `rows` [K] bool. Returns
         False, without adding it, if pooling leaves one cell."""
-        mass = np.bincount(code[rows], law[rows], vocab**2)
+        mass = np.bincount(code[rows], distribution[rows], vocab**2)
         group = pool_cells(n * mass)
         if group.max() < 1:
             return False
@@ -86,18 +89,22 @@ def make_tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
         for previous in range(vocab):
             add_table(cells[:, i], cells[:, i - 1] == previous)
     if not folds:
-        return Tables(law, n, np.zeros((len(law), 0)), np.zeros(0), np.zeros(0, int), np.zeros(0, int), 0)
+        return Tables(
+            distribution, n, np.zeros((len(distribution), 0)), np.zeros(0), np.zeros(0, int), np.zeros(0, int), 0
+        )
     starts = np.cumsum([0] + [f.shape[1] for f in folds[:-1]])
-    return Tables(law, n, np.concatenate(folds, 1).astype(float), np.concatenate(shares), starts, np.array(df), pairs)
+    return Tables(
+        distribution, n, np.concatenate(folds, 1).astype(float), np.concatenate(shares), starts, np.array(df), pairs
+    )
 
 
 def compute_statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
     """Compute the statistics of TESTS [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
     c = counts.astype(float)
-    possible = t.law > 0
-    expected = t.n * t.law[possible]
+    possible = t.distribution > 0
+    expected = t.n * t.distribution[possible]
     joint = 2 * special.xlogy(c[:, possible], c[:, possible] / expected).sum(1)
-    valiant = (((c[:, possible] - expected) ** 2 - c[:, possible]) / t.law[possible] ** (2 / 3)).sum(1)
+    valiant = (((c[:, possible] - expected) ** 2 - c[:, possible]) / t.distribution[possible] ** (2 / 3)).sum(1)
     cell = c @ t.fold
     if not len(t.starts):
         pairs = conditionals = np.zeros(len(c))
@@ -115,10 +122,10 @@ def compute_statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
 
 
 def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Simulate the four statistics [draws, 4] of runs of t.n sequences from the law itself."""
-    law = t.law / t.law.sum()
+    """Simulate the four statistics [draws, 4] of runs of t.n sequences from the distribution itself."""
+    distribution = t.distribution / t.distribution.sum()
     sizes = [min(2000, draws - b) for b in range(0, draws, 2000)]
-    return np.concatenate([compute_statistics(rng.multinomial(t.n, law, size=size), t) for size in sizes])
+    return np.concatenate([compute_statistics(rng.multinomial(t.n, distribution, size=size), t) for size in sizes])
 
 
 def compute_p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
@@ -136,38 +143,38 @@ def compute_p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     return result
 
 
-def compute_tv(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
-    """Compute the TV [...] between the empirical law of counts [..., K] and `law` [K]."""
-    return 0.5 * np.abs(counts / counts.sum(-1, keepdims=True) - law).sum(-1)
+def compute_tv(counts: np.ndarray, distribution: np.ndarray) -> np.ndarray:
+    """Compute the TV [...] between the empirical distribution of counts [..., K] and `distribution` [K]."""
+    return 0.5 * np.abs(counts / counts.sum(-1, keepdims=True) - distribution).sum(-1)
 
 
-def bound_tv(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
-    """Bound the TV from above; this fails with probability alpha at most, for any law: TV <= E TVhat (Jensen), and one
-    draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid)."""
-    return float(compute_tv(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
+def bound_tv(counts: np.ndarray, distribution: np.ndarray, alpha: float = R.ALPHA) -> float:
+    """Bound the TV from above; this fails with probability alpha at most, for any distribution: TV <= E TVhat (Jensen),
+    and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid)."""
+    return float(compute_tv(counts, distribution) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
 
 
-def compute_tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
+def compute_tv_interval(counts: np.ndarray, distribution: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
     """Compute an interval of the TV that fails with probability alpha at most; low end: E TVhat <= TV + sqrt((K - 1) /
     n) / 2 with K possible cells, high end: `bound_tv`."""
     n = counts.sum()
-    cells = np.count_nonzero((law > 0) | (counts > 0))
-    low = compute_tv(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
-    return max(0.0, float(low)), min(1.0, bound_tv(counts, law, alpha / 2))
+    cells = np.count_nonzero((distribution > 0) | (counts > 0))
+    low = compute_tv(counts, distribution) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
+    return max(0.0, float(low)), min(1.0, bound_tv(counts, distribution, alpha / 2))
 
 
-def estimate_tv(counts: np.ndarray, law: np.ndarray) -> float:
+def estimate_tv(counts: np.ndarray, distribution: np.ndarray) -> float:
     """Estimate the TV of counts [K] without the bias of the plug-in TVhat, which noise alone makes larger than 0. Of
-    the laws on the line from `law` to the empirical one, it is the TV of the one whose expected TVhat equals the
-    observed one. A cell's deviation is taken as normal."""
+    the distributions on the line from `distribution` to the empirical one, it is the TV of the one whose expected TVhat
+    equals the observed one. A cell's deviation is taken as normal."""
     n = counts.sum()
-    gap = counts / n - law
-    observed = float(compute_tv(counts, law))
+    gap = counts / n - distribution
+    observed = float(compute_tv(counts, distribution))
 
     def expect_tv(share: float) -> float:
-        """Compute the expected TVhat of the law that lies `share` of the way to the empirical one."""
+        """Compute the expected TVhat of the distribution that lies `share` of the way to the empirical one."""
         mean = share * np.abs(gap)
-        p = np.clip(law + share * gap, 0, 1)
+        p = np.clip(distribution + share * gap, 0, 1)
         scale = np.maximum(np.sqrt(p * (1 - p) / n), np.finfo(float).tiny)
         z = mean / scale
         folded = scale * math.sqrt(2 / math.pi) * np.exp(-(z**2) / 2) + mean * special.erf(z / math.sqrt(2))
@@ -180,14 +187,14 @@ def estimate_tv(counts: np.ndarray, law: np.ndarray) -> float:
     return low * observed
 
 
-def compute_log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
+def compute_log_e(counts: np.ndarray, distribution: np.ndarray) -> np.ndarray:
     """Compute the logarithm of the Dirichlet-multinomial e-value of counts [..., K] (Lindon & Malek 2022). E = B(a + c)
     / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts alone, so
     shards add in any order. It is a test martingale under the null: P(it ever reaches 1 / alpha) <= alpha (Ville),
     however often it is read, so min(1, 1 / E) is a p-value at any time."""
-    if counts[..., law <= 0].any():
+    if counts[..., distribution <= 0].any():
         return np.full(counts.shape[:-1], np.inf)
-    c, p = counts[..., law > 0], law[law > 0]
+    c, p = counts[..., distribution > 0], distribution[distribution > 0]
     n = c.sum(-1)
     logs = [
         special.gammaln(k) - special.gammaln(k + n) + (special.gammaln(k * p + c) - special.gammaln(k * p)).sum(-1)
@@ -199,7 +206,7 @@ def compute_log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
 def make_joint_rows(
     layer: str,
     counts: np.ndarray,
-    law: np.ndarray,
+    distribution: np.ndarray,
     vocab: int,
     length: int,
     *,
@@ -211,12 +218,16 @@ def make_joint_rows(
     are not run if n is below the number of possible sequences; where there is only one, any other is a rejection. The
     certificate's column `alpha` is the probability with which its bound, the effect, may fail. draws: of the null."""
     n = int(counts.sum())
-    evidence = float(compute_log_e(counts, law))
+    evidence = float(compute_log_e(counts, distribution))
     p_e = 1.0 if evidence <= 0 else math.exp(-min(evidence, 690))
-    tv, limit, support = float(compute_tv(counts, law)), R.compute_detectable_tv(n), int((law > 0).sum())
+    tv, limit, support = (
+        float(compute_tv(counts, distribution)),
+        R.compute_detectable_tv(n),
+        int((distribution > 0).sum()),
+    )
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
     if support == 1:  # with a deterministic target any other sequence is impossible, and nothing is random
-        wrong = n - int(counts[law > 0].sum())
+        wrong = n - int(counts[distribution > 0].sum())
         needs = "more than one possible sequence"
         rows = [R.make_not_run_row(layer, t, n, needs, **values) for t in (*TESTS, "all four")]
         if wrong:
@@ -224,7 +235,7 @@ def make_joint_rows(
     elif n < support:
         rows = [R.make_not_run_row(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
     else:
-        t = make_tables(law, vocab, length, n)
+        t = make_tables(distribution, vocab, length, n)
         observed = compute_statistics(counts[None], t)
         null = simulate_null(t, R.count_null_draws(draws), rng)
         smallest = 1 / (1 + len(null))
@@ -242,42 +253,54 @@ def make_joint_rows(
         rows.append(R.make_row(layer, "all four", n, statistic=p[:4].min(), p_value=decisive, **common))
     rows.append(R.make_row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
     alpha = R.get_alpha()
-    low, high = compute_tv_interval(counts, law, alpha)
-    bound = bound_tv(counts, law, alpha)
+    low, high = compute_tv_interval(counts, distribution, alpha)
+    bound = bound_tv(counts, distribution, alpha)
     certificate = R.make_row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
     certificate |= {"verdict": f"TV <= {bound:.4f} ({R.describe_confidence(alpha)})", "alpha": alpha, "cells": support}
-    certificate |= {"tv": min(max(estimate_tv(counts, law), low), high), "tv_low": low, "tv_high": high}
+    certificate |= {"tv": min(max(estimate_tv(counts, distribution), low), high), "tv_low": low, "tv_high": high}
     return [*rows, certificate]
 
 
 def make_code_rows(
-    layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
+    layer: str,
+    model: str,
+    codes: np.ndarray,
+    distribution: np.ndarray,
+    vocab: int,
+    length: int,
+    *,
+    seed: int,
+    draws: int,
 ) -> list[Row]:
     """Make the rows (see `make_joint_rows`) of sequences, codes [n], that were drawn from a model. The model's name and
     the seed fix the null draws. The note counts sequences of probability zero."""
-    counts = np.bincount(codes, minlength=len(law))
-    impossible = int(counts[law == 0].sum())
+    counts = np.bincount(codes, minlength=len(distribution))
+    impossible = int(counts[distribution == 0].sum())
     note = f"{impossible} of {len(codes)} sequences have probability zero" if impossible else ""
     values = {"model": model, "seed": seed, "note": note}
     rng = np.random.default_rng([seed, derive_row_key(seed, model) % 2**32])
-    return make_joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)
+    return make_joint_rows(layer, counts, distribution, vocab, length, rng=rng, draws=draws, **values)
 
 
-def measure_false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = "") -> list[Row]:
-    """Measure how often a correct sampler of `law` [K] is rejected at ALPHA when one looks after each of 20 shards of
-    500 draws: by the e-process, and by chi-square on pooled cells, which has its size for one look only. Returns a row
-    for each, which does not decide; the rate over `replicates` samplers is its effect."""
+def measure_false_alarms(
+    distribution: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = ""
+) -> list[Row]:
+    """Measure how often a correct sampler of `distribution` [K] is rejected at ALPHA when one looks after each of 20
+    shards of 500 draws: by the e-process, and by chi-square on pooled cells, which has its size for one look only.
+    Returns a row for each, which does not decide; the rate over `replicates` samplers is its effect."""
     from scipy import stats  # this import is slow and seldom needed
 
     looks, shard, rng = 20, 500, np.random.default_rng(seed)
-    running = rng.multinomial(shard, law / law.sum(), size=(replicates, looks)).cumsum(1)  # [replicates, looks, K]
-    evidence = np.stack([compute_log_e(running[:, k], law) for k in range(looks)], 1)
+    running = rng.multinomial(shard, distribution / distribution.sum(), size=(replicates, looks)).cumsum(
+        1
+    )  # [replicates, looks, K]
+    evidence = np.stack([compute_log_e(running[:, k], distribution) for k in range(looks)], 1)
     plain = np.empty((replicates, looks))
     for k in range(looks):
         n = (k + 1) * shard
-        group = pool_cells(n * law)
+        group = pool_cells(n * distribution)
         fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
-        expected = (n * law) @ fold
+        expected = (n * distribution) @ fold
         plain[:, k] = stats.chisquare(running[:, k] @ fold, expected * (n / expected.sum()), axis=1).pvalue
     rejected = {
         f"e-process, {looks} looks": evidence.max(1) >= math.log(1 / R.ALPHA),

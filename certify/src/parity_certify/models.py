@@ -1,6 +1,6 @@
 """Make models to certify on: tiny checkpoints of real architectures, as folders that any engine loads.
 
-    write_model("llama", FOLDER, vocab=4, seed=0)              a target; its laws are neither flat nor one-hot
+    write_model("llama", FOLDER, vocab=4, seed=0)              a target; its distributions are neither flat nor one-hot
     write_speculator(FOLDER, OTHER, tv=0.3)               a draft model whose conditionals are that far away
     write_gemma4(FOLDER), write_mellum(FOLDER)           a target with what drafts for it
 
@@ -18,15 +18,18 @@ import numpy as np
 import torch
 
 from parity_certify.adapters import transformers as adapter
-from parity_certify.adapters.transformers import compute_law, get_vocab_size, load_model
+from parity_certify.adapters.transformers import compute_distribution, get_vocab_size, load_model
 from parity_certify.errors import ParityError
 from parity_certify.files import replace_whole
 from parity_certify.seeding import check_seed
 
 SPREAD = 0.75
-EMBEDDING, MATRIX = 0.3, 0.5  # scales of weights at which the first token moves the law as much as the last one
+EMBEDDING, MATRIX = (
+    0.3,
+    0.5,
+)  # scales of weights at which the first token moves the distribution as much as the last one
 LETTERS = "abcdefgh"
-END = "</s>"  # the tokenizers' end token: its number is the first behind the model's vocabulary, so it is never drawn
+END = "</s>"  # the tokenizers' end token: its number is the first after the model's vocabulary, so it is never drawn
 SIZES: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 64,
@@ -76,9 +79,9 @@ def make_config(kind: str, vocab: int, **changes: int) -> Any:
     import transformers as t
 
     if kind == "janus":
-        picture: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-        picture |= {"image_size": 8, "patch_size": 4, "projection_dim": 16, "num_image_tokens": 4, "depth": 1}
-        vision = t.JanusVisionConfig(**picture)
+        image: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        image |= {"image_size": 8, "patch_size": 4, "projection_dim": 16, "num_image_tokens": 4, "depth": 1}
+        vision = t.JanusVisionConfig(**image)
         codes = t.models.janus.JanusVQVAEConfig(
             embed_dim=4, num_embeddings=vocab, latent_channels=8, base_channels=32, channel_multiplier=(1, 1),
             num_res_blocks=1, projection_dim=16, num_hidden_layers=1, image_token_embed_dim=16,
@@ -101,7 +104,8 @@ def check_changes(kind: str, changes: dict[str, int]) -> None:
 
 
 def make_model(kind: str, vocab: int, seed: int, **changes: int) -> Any:
-    """Make a model with random weights whose laws are neither flat nor one-hot; changes: `head_dim`, `hidden_size`."""
+    """Make a model with random weights whose distributions are neither flat nor one-hot; changes: `head_dim`,
+    `hidden_size`."""
     import transformers
 
     if kind not in MAKES:
@@ -153,11 +157,11 @@ def scale_output(model: Any, vocab: int) -> None:
 
 def compute_conditionals(model: Any, length: int = 3) -> np.ndarray:
     """Compute the conditionals [V, N, V] after each one-token prompt, of the next `length` tokens by prefix."""
-    return compute_law(model, np.arange(get_vocab_size(model))[:, None], length).tables
+    return compute_distribution(model, np.arange(get_vocab_size(model))[:, None], length).tables
 
 
 def compute_mean_tv(one: np.ndarray, two: np.ndarray) -> float:
-    """Compute the mean TV of two tables of laws [..., V]."""
+    """Compute the mean TV of two tables of distributions [..., V]."""
     return float(0.5 * np.abs(one - two).sum(-1).mean())
 
 
@@ -169,7 +173,7 @@ def make_speculator(model: Any, tv: float, seed: int = 1) -> Any:
     generator = torch.Generator().manual_seed(seed)
     draft = copy.deepcopy(model)
     noise = [torch.randn(w.shape, generator=generator) * w.std() for w in model.parameters()]
-    laws = compute_conditionals(model)
+    probs = compute_conditionals(model)
     low, high = 0.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -177,7 +181,7 @@ def make_speculator(model: Any, tv: float, seed: int = 1) -> Any:
             for w, w_0, z in zip(draft.parameters(), model.parameters(), noise, strict=True):
                 if w.ndim >= 2:
                     w.copy_((w_0 + middle * z) / math.sqrt(1 + middle**2 / 4))
-        distance = compute_mean_tv(laws, compute_conditionals(draft))
+        distance = compute_mean_tv(probs, compute_conditionals(draft))
         if abs(distance - tv) < 0.01:
             return draft
         low, high = (middle, high) if distance < tv else (low, middle)

@@ -25,9 +25,11 @@ def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None])
     was offered or accepted nothing was tested: it fails as inconclusive.
 
     sampler      sample(prompts [n, P], seed) -> tokens [n, L], or parity_certify.Sampled with its counts of drafts
-    target       folder of a model of transformers, a parity_certify.Law, or a callable of prefixes with `vocab`
+    target       folder of a model of transformers, a parity_certify.Distribution, or a callable of prefixes with
+                 `vocab`
     margin       TV that the bound must reach; false_alarm: the rate at which a correct sampler fails
-    length, prompts, end, options   of the law (options: keywords of `generate`); n, batch, seed, processes: of sampling
+    length, prompts, end, options   of the distribution (options: keywords of `generate`); n, batch, seed, processes: of
+                                    sampling
     keep         folder where samples are kept (a temporary one)
     """
 
@@ -37,7 +39,7 @@ def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None])
         record_property("parity", certificate.verdict.words)
         reason = certificate.verdict.reason
         if certificate.exit_code == 1:
-            name = target if isinstance(target, str | Path) else certificate.law.name
+            name = target if isinstance(target, str | Path) else certificate.distribution.name
             lines = [f"not lossless: {certificate.verdict.words} ({reason})", f"target: {name}"]
             lines.append(f"seeds: {sorted({r['seed'] for r in certificate.rows})}")
             lines += [f"settings: {settings}", certificate.where]
@@ -68,26 +70,28 @@ def certify(
 ) -> Any:
     """Certify a sampler against a target of any form that `assert_lossless` takes, storing samples in `folder`. Without
     `n`, samples up to 2.25 times as many as a bound below the margin needs, because it may be missed by chance."""
+    from parity_certify.distributions import Distribution, target_distribution
     from parity_certify.evidence import DRAWS, needed
-    from parity_certify.laws import Law, law
     from parity_certify.sampler import certify_sampler
     from parity_certify.seeding import pair_seeds
 
-    if isinstance(target, Law):
-        target_law = target
+    if isinstance(target, Distribution):
+        known = target
     elif isinstance(target, str | Path):
         from parity_certify.adapters import transformers
 
         model = transformers.load_model(target)
         prompts = [[0], [1]] if prompts is None else prompts
-        target_law = transformers.compute_law(model, prompts, length, options, end=end)
+        known = transformers.compute_distribution(model, prompts, length, options, end=end)
     else:
-        target_law = law(target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end)
-    size = n or needed(target_law.cells, margin, 0.025)
+        known = target_distribution(
+            target, vocab=vocab, length=length, prompts=[[0]] if prompts is None else prompts, end=end
+        )
+    size = n or needed(known.cells, margin, 0.025)
     settings |= {"margin": margin, "alpha": false_alarm, "seeds": pair_seeds(seed), "tell": lambda text: None}
     settings["draws"] = 199 if false_alarm < 1e-3 else DRAWS  # below 1e-3 the e-process decides, not a simulated null
     for times in LOOKS if n is None else (1.0,):
-        certificate = certify_sampler(sampler, target_law, n=int(size * times), folder=folder, **settings)
+        certificate = certify_sampler(sampler, known, n=int(size * times), folder=folder, **settings)
         if certificate.verdict.kind != "consistent":
             break
     return certificate

@@ -1,7 +1,7 @@
-"""Sampling options as functions of the prefix: from a model's logits to the law that an engine draws from.
+"""Sampling options as functions of the prefix: from a model's logits to the distribution that an engine draws from.
 
-    source = shape_law(logits, {"temperature": 0.7, "repetition_penalty": 1.3}, "transformers", prompt_length=3)
-    law(source, vocab=4, length=3, prompts=...)
+    source = shape_distribution(logits, {"temperature": 0.7, "repetition_penalty": 1.3}, "transformers",
+    prompt_length=3) distribution(source, vocab=4, length=3, prompts=...)
 
 `ENGINES` has each engine's options, by its own names, in the order in which it applies them. What differs:
 
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parity_certify.distributions import convert_to_array
 from parity_certify.errors import ParityError
-from parity_certify.laws import convert_to_array
 
 Logits = Callable[[np.ndarray], Any]  # prefixes [n, P + t], the prompt first -> logits [n, V], before any option
 
@@ -61,7 +61,8 @@ Count = Callable[[Prefixes, int], np.ndarray]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Convert logits [n, V] to probabilities; -inf is a probability of 0. A row of -inf alone is no law: nan."""
+    """Convert logits [n, V] to probabilities; -inf is a probability of 0. A row of -inf alone is no distribution:
+    nan."""
     with np.errstate(invalid="ignore"):
         p = np.exp(logits - logits.max(-1, keepdims=True))
     return p / p.sum(-1, keepdims=True)
@@ -233,7 +234,7 @@ def rename_options(options: Mapping[str, Any], engine: Engine) -> dict[str, Any]
 
 
 def list_options(engine: Engine) -> list[str]:
-    """List the options of an engine that change its law. Raises ParityError: see `get_processors`."""
+    """List the options of an engine that change its distribution. Raises ParityError: see `get_processors`."""
     return [*get_processors(engine), *([WINDOW] if engine == "llama.cpp" else [])]
 
 
@@ -252,11 +253,11 @@ def check_options(options: Mapping[str, Any], engine: Engine) -> None:
             raise ParityError(f"{name} {value!r}: allowed: {above}{f', up to {high:g}' if high < math.inf else ''}")
 
 
-def shape_law(
+def shape_distribution(
     logits: Logits, options: Mapping[str, Any], engine: Engine, prompt_length: int, end: int | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Make the function from prefixes [n, P + t] to probabilities [n, V] of an engine with these options, for `law`.
-    prompt_length: P. Raises ParityError for an option that the engine does not have."""
+    """Make the function from prefixes [n, P + t] to probabilities [n, V] of an engine with these options, for
+    `distribution`. prompt_length: P. Raises ParityError for an option that the engine does not have."""
     check_options(options, engine)
     processors = get_processors(engine)
     window = int(options.get(WINDOW, WINDOWS.get(engine, -1) if isinstance(engine, str) else -1))

@@ -1,8 +1,8 @@
-"""Certify a black box: whatever turns prompts and a seed into tokens, against a law that is known.
+"""Certify a black box: whatever turns prompts and a seed into tokens, against a distribution that is known.
 
-    certify_sampler(sample, law, margin=0.05)      sample(prompts [n, P], seed) -> tokens [n, L], or `Sampled`
+    certify_sampler(sample, distribution, margin=0.05)      sample(prompts [n, P], seed) -> tokens [n, L], or `Sampled`
 
-Prompts are drawn evenly from the law's, so a fault that shows after some prompts alone is seen.
+Prompts are drawn evenly from the distribution's, so a fault that shows after some prompts alone is seen.
 """
 
 import math
@@ -22,11 +22,11 @@ from parity_certify import evidence
 from parity_certify import result_rows as R
 from parity_certify.calls import Batch, Drawn, Sample, Store, compute_codes, open_runner, plan_batches
 from parity_certify.certificate import Certificate, make_certificate
+from parity_certify.distributions import Distribution
 from parity_certify.errors import ParityError
 from parity_certify.files import dump_canonical
 from parity_certify.import_by_name import get_function_name
 from parity_certify.independence import LAGS
-from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 from parity_certify.seeding import check_seed
 
@@ -36,12 +36,17 @@ CHANCE = 1e-9  # equal rows that are less likely than this are copies
 
 
 def has_copies(
-    codes: np.ndarray, prompts: np.ndarray, law: Law, first: np.ndarray, second: np.ndarray, unrelated: np.ndarray
+    codes: np.ndarray,
+    prompts: np.ndarray,
+    distribution: Distribution,
+    first: np.ndarray,
+    second: np.ndarray,
+    unrelated: np.ndarray,
 ) -> bool:
     """Return whether the samples in rows `first` [m] and `second` [m] are equal too often for independent ones (P <
-    CHANCE): more often than rows of this sampler's own law, and than `second` and `unrelated`. codes, prompts [n]: the
-    cell and prompt of each row. False with fewer than ten pairs of one prompt."""
-    share = np.bincount(codes, minlength=len(law.cells)).reshape(len(law.prompts), -1).astype(float)
+    CHANCE): more often than rows of this sampler's own distribution, and than `second` and `unrelated`. codes, prompts
+    [n]: the cell and prompt of each row. False with fewer than ten pairs of one prompt."""
+    share = np.bincount(codes, minlength=len(distribution.cells)).reshape(len(distribution.prompts), -1).astype(float)
     total = share.sum(1, keepdims=True)
     agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # chance of equal rows
     pairs, controls = (prompts[a] == prompts[second[: len(a)]] for a in (first, unrelated))  # of the same prompt
@@ -53,9 +58,9 @@ def has_copies(
     return bool(special.bdtrc(hits - 1, pairs.sum(), chance) < CHANCE)
 
 
-def check_repeats(batches: Sequence[Batch], law: Law) -> None:
+def check_repeats(batches: Sequence[Batch], distribution: Distribution) -> None:
     """Raise ParityError if samples are copies: of the same row of an earlier batch, or of the prompt's last row."""
-    codes = np.concatenate([compute_codes(b, law) for b in batches])
+    codes = np.concatenate([compute_codes(b, distribution) for b in batches])
     prompts = np.concatenate([b.prompts for b in batches])
     ends = np.cumsum([len(b.prompts) for b in batches])
     rows = np.split(np.arange(ends[-1]), ends[:-1])  # numbers of the rows of each batch
@@ -63,16 +68,16 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
     pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))
     earlier = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
     later = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
-    if has_copies(codes, prompts, law, earlier, later, np.roll(earlier, 1)):
+    if has_copies(codes, prompts, distribution, earlier, later, np.roll(earlier, 1)):
         raise ParityError("sampler: the same samples under different seeds; allowed: a sampler that heeds its seed")
     order = np.argsort(prompts, kind="stable")
-    if has_copies(codes, prompts, law, order[:-1], order[1:], order[6:]):
+    if has_copies(codes, prompts, distribution, order[:-1], order[1:], order[6:]):
         raise ParityError("sampler: repeats its last sample (a cache?); allowed: independent samples")
 
 
 def gather_samples(
     sample: Sample,
-    law: Law,
+    distribution: Distribution,
     seed: int,
     n: int,
     store: Store,
@@ -96,12 +101,12 @@ def gather_samples(
     estimate     called with the samples after the first batch that is sampled now
     deadline     time.monotonic() at which sampling stops: batches are cut to what fits
     """
-    drawn = drawn.copy() if drawn else Drawn(np.zeros(len(law.cells), dtype=np.int64))
+    drawn = drawn.copy() if drawn else Drawn(np.zeros(len(distribution.cells), dtype=np.int64))
     number = len(drawn.batches)
 
     limit = math.log(2 * evidence.SHARES / alpha) if stop else None
     while drawn.n < n and not drawn.stopped and (one := store.read_batch(seed, number)) is not None:
-        drawn.add(one, law, limit)
+        drawn.add(one, distribution, limit)
         number += 1
     shown = time.perf_counter()
     start = shown - drawn.seconds
@@ -118,11 +123,11 @@ def gather_samples(
 
     if drawn.stopped or read_n >= n:
         return drawn
-    with open_runner(sample, law, processes) as run:
+    with open_runner(sample, distribution, processes) as run:
         try:
             for one in run(plan_batches(seed, number, batch, vary, limit_size)):
                 store.write_batch(seed, number, one)
-                drawn.add(one, law, limit, time.perf_counter() - start)
+                drawn.add(one, distribution, limit, time.perf_counter() - start)
                 number += 1
                 if estimate is not None:
                     estimate(drawn)
@@ -168,7 +173,7 @@ def check_settings(seeds: Any = (0, 1), **settings: Any) -> None:
 
 def certify_sampler(
     sample: Sample,
-    law: Law,
+    distribution: Distribution,
     *,
     n: int | None = None,
     minutes: float | None = None,
@@ -206,8 +211,13 @@ def certify_sampler(
     seconds = 0.95 * min(60 * (minutes or math.inf), budget or math.inf)
     store = Store(folder)
     name = name or get_function_name(sample)
-    about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist()}
-    about["law"] = dump_canonical([round(float(p), 9) for p in law.cells[:64]])
+    about = {
+        "length": distribution.length,
+        "vocab": distribution.vocab,
+        "end": distribution.end,
+        "prompts": distribution.prompts.tolist(),
+    }
+    about["law"] = dump_canonical([round(float(p), 9) for p in distribution.cells[:64]])
     store.check({"sampler": spec or name, "batch": batch, "vary": vary, **about})
 
     def round_to_batches(size: int) -> int:
@@ -215,7 +225,7 @@ def certify_sampler(
 
     def make_rows(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> tuple[list[Row], dict[int, float] | None]:
         """Make the rows of a seed's samples; store and return its looks, this one among them."""
-        rows = evidence.make_sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
+        rows = evidence.make_sample_rows(drawn, distribution, seed, alpha=alpha, draws=draws, looks=looks)
         looks = None if looks is None else evidence.add_look(looks, drawn, rows)
         store.write_looks(seed, looks)
         return rows, looks
@@ -229,7 +239,7 @@ def certify_sampler(
         size = target_n
         if first_end < math.inf:
             size = min(size, drawn.n + max(0, int(rate * (first_end - time.monotonic()))))
-        bound = evidence.estimate_bound(law.cells, size)
+        bound = evidence.estimate_bound(distribution.cells, size)
         smallest = R.compute_detectable_tv(size)
         limits = f"if it is lossless, expect TV <= {bound:.3f}; smaller faults may be found, down to TV {smallest:.3f}"
         read_n = drawn.n - drawn.sampled
@@ -237,12 +247,14 @@ def certify_sampler(
         tell(f"{sequences}, about {format_duration((size - read_n) / rate)}: {limits}")
 
     miss = min(evidence.MISS, alpha)
-    target_n = round_to_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA, miss))
+    target_n = round_to_batches(
+        n or evidence.needed(distribution.cells, margin, R.ALPHA / 2 if folder else R.ALPHA, miss)
+    )
     settings: dict[str, Any] = {"batch": batch, "alpha": alpha, "vary": vary, "processes": processes, "tell": tell}
     first_end = start + 2 / 3 * seconds
     start_settings: dict[str, Any] = {"stop": True, "estimate": tell_estimate, "deadline": first_end}
-    first = gather_samples(sample, law, seeds[0], target_n, store, **start_settings, **settings)
-    check_repeats(first.batches, law)
+    first = gather_samples(sample, distribution, seeds[0], target_n, store, **start_settings, **settings)
+    check_repeats(first.batches, distribution)
     rows, _ = make_rows(first, seeds[0], store.read_looks(seeds[0]))
     samples = [first]
     copies = next(r["minimum_detectable_effect"] for r in rows if r["test"] == evidence.INDEPENDENCE)
@@ -254,30 +266,32 @@ def certify_sampler(
         looks: dict[int, float] | None = store.read_looks(seeds[1]) or {}
         while True:
             shared: dict[str, Any] = {"stop": False, "drawn": second, "deadline": start + seconds}
-            second = gather_samples(sample, law, seeds[1], size, store, **shared, **settings)
+            second = gather_samples(sample, distribution, seeds[1], size, store, **shared, **settings)
             repeated, looks = make_rows(second, seeds[1], looks)
             if repeat or second.n < size or is_rejected(repeated) or size >= largest:
                 break
             size = round_to_batches(min(2 * size, largest))
             tell(f"not rejected after {second.n} sequences; goes on to {size}")
         rows += [r | {"repeat": 1} for r in repeated]
-        check_repeats([*first.batches, *second.batches], law)
+        check_repeats([*first.batches, *second.batches], distribution)
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
-    result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
-    tested, untested = describe_scope(first, law, vary and batch > 1, copies)
+    result = make_certificate(rows, distribution, samples, margin=margin, alpha=alpha, claim=claim, name=name)
+    tested, untested = describe_scope(first, distribution, vary and batch > 1, copies)
     v = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
     details = result.details | {"budget": budget, "seconds": time.monotonic() - start}
     return replace(result, verdict=v, details=details)
 
 
-def describe_scope(drawn: Drawn, law: Law, vary: bool, copies: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def describe_scope(
+    drawn: Drawn, distribution: Distribution, vary: bool, copies: float
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Describe what was tested of a sampler, and what was not; `copies`: the least share of copies that is detected."""
-    K, L, sizes = len(law.prompts), law.length, [len(b.prompts) for b in drawn.batches]
-    prompts = f"{K} prompt{'s' * (K > 1)} of {law.prompts.shape[1]} tokens"
+    K, L, sizes = len(distribution.prompts), distribution.length, [len(b.prompts) for b in drawn.batches]
+    prompts = f"{K} prompt{'s' * (K > 1)} of {distribution.prompts.shape[1]} tokens"
     calls = f"calls of {min(sizes)} to {max(sizes)} rows" if vary else f"calls of {max(sizes)} rows"
     tested = (
-        f"the joint law of {L} tokens behind {prompts}",
+        f"the joint distribution of {L} tokens after {prompts}",
         f"{calls}, prompts in several orders",
         f"independence of rows {LAGS[0]} to {LAGS[-1]} apart: a sampler that copies {copies:.1%} of its rows, or more,"
         " is detected",

@@ -1,7 +1,7 @@
 """Certify samples that were drawn elsewhere, of sizes fixed beforehand, under two seeds.
 
-    certify_samples("samples.jsonl", law)       a JSON object a line
-    certify_samples("samples.csv", law)         columns seed, tokens, and prompt where there are several
+    certify_samples("samples.jsonl", distribution)       a JSON object a line
+    certify_samples("samples.csv", distribution)         columns seed, tokens, and prompt where there are several
 
     {"seed": 0, "tokens": [2, 1, 3]}                                a sequence; "prompt": its number, 0 if not there
     {"seed": 0, "counts": {"2 1 3": 412, ...}, "prompt": 0}         or how often each was drawn
@@ -24,10 +24,10 @@ from scipy import special
 
 from parity_certify.calls import COUNTS, NO_PADDING, Batch, Drawn, check_paddings, check_tokens
 from parity_certify.certificate import Certificate, make_certificate
+from parity_certify.distributions import Distribution
 from parity_certify.errors import ParityError
 from parity_certify.evidence import make_sample_rows
 from parity_certify.joint_tests import compute_log_e
-from parity_certify.laws import Law
 from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import check_settings, has_copies
 from parity_certify.seeding import LARGEST_SEED
@@ -73,10 +73,10 @@ def read_integer(line: Line, key: str, low: int, high: float, default: int | Non
     return number
 
 
-def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None, int]:
+def read_codes(line: Line, distribution: Distribution) -> tuple[np.ndarray, list[int] | None, int]:
     """Read the codes of a line's sequences, how often each was drawn (None for a line of a single sequence), and the
     token that fills them up after the end. Raises ParityError for a line with neither tokens nor counts, or with tokens
-    that the law does not allow."""
+    that the distribution does not allow."""
     counts = line.get("counts")
     tokens = line.get("tokens")
     weights = None
@@ -93,12 +93,13 @@ def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None, int]
             raise ParityError(f"tokens: {' / '.join(counts)[:80]!r}; allowed: integers, as in 2 1 3") from None
     else:
         raise ParityError('neither tokens nor counts; allowed: "tokens": [2, 1, 3] or "counts": {"2 1 3": 412}')
-    checked, padding = check_tokens(rows, len(rows), law)
-    return checked @ law.powers, weights, padding
+    checked, padding = check_tokens(rows, len(rows), distribution)
+    return checked @ distribution.powers, weights, padding
 
 
 def log_largest_probability(counts: np.ndarray) -> float:
-    """Compute the log-probability of counts [..., C], all samples together, under the laws that make it largest."""
+    """Compute the log-probability of counts [..., C], all samples together, under the distributions that make it
+    largest."""
     n = counts.sum(-1, keepdims=True)
     terms = special.xlogy(counts, counts / np.maximum(n, 1)) - special.gammaln(counts + 1)
     return float(terms.sum() + special.gammaln(n + 1).sum())
@@ -109,10 +110,10 @@ def is_copy(one: np.ndarray, two: np.ndarray) -> bool:
     return bool((one == two).all()) and log_largest_probability(one) <= np.log(CHANCE)
 
 
-def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]], law: Law) -> None:
+def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]], distribution: Distribution) -> None:
     """Raise ParityError if both seeds hold the same samples, in any order, or a seed its samples twice; `order` has the
     prompt and code of each line of a single sequence, by seed."""
-    K = len(law.prompts)
+    K = len(distribution.prompts)
     problem = f"seeds {' and '.join(map(str, drawn))} hold the same samples; allowed: independent ones"
     if is_copy(*(sample.counts.reshape(K, -1) for sample in drawn.values())):
         raise ParityError(problem)
@@ -128,7 +129,9 @@ def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]
         codes = np.concatenate([first.ravel(), second.ravel()])
         prompts = np.tile(np.repeat(np.arange(K), first.shape[1]), 2)
         rows = np.arange(n)
-        return has_copies(prompts * law.joint.shape[1] + codes, prompts, law, rows, rows + n, np.roll(rows, back))
+        return has_copies(
+            prompts * distribution.joint.shape[1] + codes, prompts, distribution, rows, rows + n, np.roll(rows, back)
+        )
 
     if len(rows) == len(drawn):
         size = min(codes.shape[1] for codes in rows.values())
@@ -143,7 +146,7 @@ def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]
             raise ParityError(f"seed {seed}: holds its samples twice; allowed: independent ones")
 
 
-def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
+def read_samples(file: Path, distribution: Distribution) -> dict[int, Drawn]:
     """Read what each of two seeds drew, in the order of the file. Raises ParityError that names the line."""
     drawn: dict[int, Drawn] = {}
     order: dict[int, list[tuple[int, int]]] = {}
@@ -155,16 +158,16 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
             if not isinstance(line, dict):
                 raise ParityError("allowed: a JSON object")
             if line.get("format") == "parity-samples":
-                if (digest := law.extra.get("sha256")) and line.get("law_sha256", digest) != digest:
-                    raise ParityError(f"law_sha256: of another law; allowed: {digest}")
+                if (digest := distribution.extra.get("sha256")) and line.get("law_sha256", digest) != digest:
+                    raise ParityError(f"law_sha256: of another distribution; allowed: {digest}")
                 continue
             seed = read_integer(line, "seed", 0, LARGEST_SEED, None)
-            prompt = read_integer(line, "prompt", 0, len(law.prompts) - 1, 0)
-            sample = drawn.setdefault(seed, Drawn(np.zeros(len(law.cells), dtype=np.int64)))
-            codes, weights, padding = read_codes(line, law)
+            prompt = read_integer(line, "prompt", 0, len(distribution.prompts) - 1, 0)
+            sample = drawn.setdefault(seed, Drawn(np.zeros(len(distribution.cells), dtype=np.int64)))
+            codes, weights, padding = read_codes(line, distribution)
             paddings.append(padding)
-            counts = np.bincount(codes, weights, law.joint.shape[1]).astype(np.int64)
-            sample.counts.reshape(law.joint.shape)[prompt] += counts
+            counts = np.bincount(codes, weights, distribution.joint.shape[1]).astype(np.int64)
+            sample.counts.reshape(distribution.joint.shape)[prompt] += counts
             if weights is None:
                 order.setdefault(seed, []).append((prompt, int(codes[0])))
             elif is_copy(counts, counts):
@@ -178,39 +181,45 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
             raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
     try:
         going_on = sum(padding != NO_PADDING for padding in paddings)
-        check_paddings(paddings, law.end, f"{going_on} of {len(paddings)} lines")
+        check_paddings(paddings, distribution.end, f"{going_on} of {len(paddings)} lines")
     except ParityError as error:
         raise ParityError(f"samples: {file}: {str(error).removeprefix('sampler: ')}") from None
     if len(drawn) != 2:
         allowed = "two: a rejection must repeat on the second"
         raise ParityError(f"samples: {file}: seeds {sorted(drawn)}; allowed: {allowed}")
     for seed, sample in drawn.items():
-        sizes = sample.counts.reshape(law.joint.shape).sum(1)
+        sizes = sample.counts.reshape(distribution.joint.shape).sum(1)
         if sizes.min() != sizes.max() or not sizes.min():
-            allowed = "equally many behind each prompt, at least one"
+            allowed = "equally many after each prompt, at least one"
             raise ParityError(f"samples: seed {seed}: {sizes.tolist()} sequences by prompt; allowed: {allowed}")
-        drawn[seed] = replace(sample, max_log_e=max(0.0, float(compute_log_e(sample.counts, law.cells))))
+        drawn[seed] = replace(sample, max_log_e=max(0.0, float(compute_log_e(sample.counts, distribution.cells))))
     try:
-        check_copies(drawn, order, law)
+        check_copies(drawn, order, distribution)
     except ParityError as error:
         raise ParityError(f"samples: {file}: {error}") from None
     return drawn
 
 
 def certify_samples(
-    file: str | Path, law: Law, *, margin: float = 0.05, alpha: float = ALPHA, claim: str = "lossless", name: str = ""
+    file: str | Path,
+    distribution: Distribution,
+    *,
+    margin: float = 0.05,
+    alpha: float = ALPHA,
+    claim: str = "lossless",
+    name: str = "",
 ) -> Certificate:
     """Certify the samples of a file: test the first seed's, and repeat a rejection on the second's."""
     check_settings(margin=margin, alpha=alpha)
     file = Path(file)
-    (seed, first), (second_seed, second) = read_samples(file, law).items()
+    (seed, first), (second_seed, second) = read_samples(file, distribution).items()
     name = name or file.stem
     samples = [first]
-    rows = make_sample_rows(first, law, seed, alpha=alpha)
+    rows = make_sample_rows(first, distribution, seed, alpha=alpha)
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
-        rows += [r | {"repeat": 1} for r in make_sample_rows(second, law, second_seed, alpha=alpha)]
+        rows += [r | {"repeat": 1} for r in make_sample_rows(second, distribution, second_seed, alpha=alpha)]
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
-    result = make_certificate(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
+    result = make_certificate(rows, distribution, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     untested = ("independence of rows", "other prompts and longer outputs", *result.warnings)
     return replace(result, verdict=replace(result.verdict, untested=untested))

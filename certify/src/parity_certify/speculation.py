@@ -8,7 +8,7 @@ noise drafts and residual share are inside. The models are tables of the same pr
 [n, t] (t from 0): [n, V].
 
 Where the probabilities that drafts were drawn from can be had, they are compared with the recorded q exactly. Every
-difference moves the law of the output, also one that no sample would show.
+difference moves the distribution of the output, also one that no sample would show.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ import numpy as np
 
 from parity_certify import evidence
 from parity_certify.certificate import Certificate
+from parity_certify.distributions import convert_to_array
 from parity_certify.errors import ParityError
 from parity_certify.import_by_name import get_function_name
-from parity_certify.laws import convert_to_array
 from parity_certify.result_rows import ALPHA
 from parity_certify.verifier import KINDS, Drafted, Problem, certify_problems
 
-TOLERANCE = 1e-5  # TV of the recorded q from the law drawn from: what float32 may round
+TOLERANCE = 1e-5  # TV of the recorded q from the distribution drawn from: what float32 may round
 
 
 class Speculated(NamedTuple):
-    """A round of speculation: its tokens as a verifier returns them, the draft laws q that were recorded [.., K, V],
-    and the probabilities that the drafts were drawn from [.., K, V], in the type that the draw saw."""
+    """A round of speculation: its tokens as a verifier returns them, the draft distributions q that were recorded [..,
+    K, V], and the probabilities that the drafts were drawn from [.., K, V], in the type that the draw saw."""
 
     tokens: Any
     recorded: Any
@@ -50,11 +50,11 @@ class Round(Drafted):
         models = [self.make_model(table) for table in (self.problem.draft, self.problem.target)]
         if self.shape == "batch":
             answer = self.verify(*models, np.zeros((n, 0), dtype=np.int64), self.drafts, **keywords)
-            out = self.check_batch(self.compare_laws(answer), n)
+            out = self.check_batch(self.compare_distributions(answer), n)
         else:
             prefix = np.zeros(0, dtype=np.int64)
             answers = [self.verify(*models, prefix, self.drafts, **keywords) for _ in range(n)]
-            out = self.pad([self.compare_laws(answer) for answer in answers])
+            out = self.pad([self.compare_distributions(answer) for answer in answers])
         return out, int(((out >= 0).sum(1) - 1).sum()), n * self.drafts
 
     def make_model(self, table: np.ndarray) -> Callable[[Any], np.ndarray]:
@@ -74,8 +74,8 @@ class Round(Drafted):
 
         return model
 
-    def compare_laws(self, answer: Any) -> Any:
-        """Return the tokens of an answer, after comparing its recorded laws with those drawn from."""
+    def compare_distributions(self, answer: Any) -> Any:
+        """Return the tokens of an answer, after comparing its recorded distributions with those drawn from."""
         if not isinstance(answer, Speculated):
             return answer
         recorded, drawn = (convert_to_array(x).astype(float) for x in (answer.recorded, answer.drawn_from))
@@ -107,7 +107,7 @@ def certify_speculation(
     """Certify a round of speculation on each problem; arguments as in `certify_verifier`.
 
     speculate  (draft_model, target_model, prefix [t], drafts) -> 1 to K + 1 tokens; of shape "batch" prefixes [n, t] ->
-               tokens [n, K + 1], -1 behind a row's last; or `Speculated`, whose laws are compared as well
+               tokens [n, K + 1], -1 after a row's last; or `Speculated`, whose distributions are compared as well
     """
     if shape not in ("row", "batch"):
         raise ParityError(f"shape {shape!r}: allowed: row, batch")
@@ -130,6 +130,6 @@ def certify_speculation(
     worst = max(rounds, key=lambda one: one.furthest)
     v = replace(result.verdict, untested=(*result.verdict.untested, "options of sampling, and later rounds"))
     if worst.furthest > TOLERANCE and v.kind != "lossy":
-        problem = f"the recorded q is up to {worst.furthest:.2g} (TV) from the law that drafts were drawn from"
+        problem = f"the recorded q is up to {worst.furthest:.2g} (TV) from the distribution that drafts were drawn from"
         v = replace(v, kind="lossy", where=worst.problem.name, reason=problem, estimate=None, interval=None, bound=None)
     return replace(result, verdict=v, details=result.details | {"furthest": worst.furthest})

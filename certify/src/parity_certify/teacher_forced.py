@@ -1,9 +1,10 @@
 """Layer 3, teacher-forced: test a decoder's tokens against the target's own conditionals, without a baseline sample.
 
-    run_battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **columns) -> rows
+    run_battery(tokens, distribution, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **columns) -> rows
 
 tokens  [n, L] int   what the decoder drew
-law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling
+distribution     callable     distribution(a, b) -> p [b - a, L, V], the target's distributions on rows a..b-1 under the
+                 run's own sampling
                      settings: position i given tokens[:, :i]. NumPy or torch, float32 or wider. None ends the battery:
                      rows from a on are not tested
 width   int          positions in a grid row
@@ -37,14 +38,14 @@ from parity_certify import result_rows as R
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 
-Law = Callable[[int, int], Tensor | np.ndarray | None]
+ComputeProbs = Callable[[int, int], Tensor | np.ndarray | None]
 BINS = 10  # number of bins of the PIT
 MIN_VARIANCE = 5.0  # a z-test needs this sum of an indicator's variances (an expected count), and ...
 SPREAD = 30.0  # ... this sum of variances relative to the largest variance
 
 
-def wrap_law(p: Tensor) -> Law:
-    """Wrap computed laws [n, L, V] as a callable law(a, b)."""
+def wrap_probs(p: Tensor) -> ComputeProbs:
+    """Wrap computed distributions [n, L, V] as a callable distribution(a, b)."""
     return lambda a, b: p[a:b]
 
 
@@ -71,9 +72,9 @@ def make_indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
 
 
 def subtract_means(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
-    """Compute d_i = f(x_i) - E_p f of each test function f for tokens x [n, L] under laws p [n, L, V]: log p, top-k
-    hits, equality with the left and upper token (rows of `width`), and groups with indicators G [G, V]. Returns names
-    [F], differences d and their variances [F, n, L]."""
+    """Compute d_i = f(x_i) - E_p f of each test function f for tokens x [n, L] under distributions p [n, L, V]: log p,
+    top-k hits, equality with the left and upper token (rows of `width`), and groups with indicators G [G, V]. Returns
+    names [F], differences d and their variances [F, n, L]."""
     index = x[..., None]
     log_p = torch.where(p > 0, p, 1).log_()
     mean = (p * log_p).sum(-1)
@@ -163,7 +164,8 @@ class Stratum:
             total[1] += np.bincount(group, v, size)
             np.maximum.at(total[2], group, v)
             total[3] += np.bincount(group, v > 1e-12, size)
-        # Tokens of a certain law are not counted: their PIT is v alone. A uniform law varies in the top-1 hit only
+        # Tokens of a certain distribution are not counted: their PIT is v alone. A uniform distribution varies in the
+        # top-1 hit only
         live = (var[:2].sum(0) > 1e-12).ravel()
         bins = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
         np.add.at(self.bins, (group[live], bins[live]), 1)
@@ -183,7 +185,7 @@ class Stratum:
 
 def run_battery(
     tokens: np.ndarray,
-    law: Law,
+    compute_probs: ComputeProbs,
     width: int,
     *,
     rng: np.random.Generator,
@@ -194,8 +196,9 @@ def run_battery(
     **columns: Any,
 ) -> list[Row]:
     """Test each function in each stratum (overall, each grid row, each slot), a row each; p_holm is over all rows.
-    Tokens whose law is certain carry no information and are not counted in n. Raises ParityError for laws that are
-    none, and, if `strict`, for a token of probability zero; otherwise that is a rejection (row "support")."""
+    Tokens whose distribution is certain carry no information and are not counted in n. Raises ParityError for
+    distributions that are none, and, if `strict`, for a token of probability zero; otherwise that is a rejection (row
+    "support")."""
     tokens = np.asarray(tokens)
     n, L = tokens.shape
     strata = [Stratum("", np.broadcast_to(0, (n, L)))]
@@ -208,11 +211,11 @@ def run_battery(
     first = 0, 0
     for a in range(0, n, chunk):
         b = min(a + chunk, n)
-        if (laws := law(a, b)) is None:
+        if (probs := compute_probs(a, b)) is None:
             break
-        p, x = torch.as_tensor(laws), torch.as_tensor(tokens[a:b]).long()
+        p, x = torch.as_tensor(probs), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
-        impossible = check_laws(p, x, a, columns.get("model", ""), strict)
+        impossible = check_probs(p, x, a, columns.get("model", ""), strict)
         if impossible.any() and not impossible_tokens:
             first = a + int(impossible.nonzero()[0, 0]), int(impossible.nonzero()[0, 1])
         impossible_tokens += int(impossible.sum())
@@ -233,11 +236,13 @@ def run_battery(
     return R.adjust_family(result)
 
 
-def check_laws(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
-    """Return where tokens x [n, L] have probability zero. Raises ParityError for rows of p that are no laws, unknown
-    tokens and, if `strict`, tokens of probability zero; rows count from `first`."""
+def check_probs(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
+    """Return where tokens x [n, L] have probability zero. Raises ParityError for rows of p that are no distributions,
+    unknown tokens and, if `strict`, tokens of probability zero; rows count from `first`."""
     if p.shape[:2] != x.shape:
-        raise ParityError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
+        raise ParityError(
+            f"model {model}: distributions of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}"
+        )
     total = p.sum(-1)
     bad = ~(torch.isfinite(p).all(-1) & ((total - 1).abs() <= 1e-3) & (p >= 0).all(-1))
     unknown = (x < 0) | (x >= p.shape[-1])
@@ -246,6 +251,6 @@ def check_laws(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True
         if wrong.any():
             row, position = wrong.nonzero()[0].tolist()
             problem = f"token {int(x[row, position])} of probability zero was sampled"
-            problem = f"p is not a law (sum {total[row, position]:.6g})" if wrong is bad else problem
+            problem = f"p is not a distribution (sum {total[row, position]:.6g})" if wrong is bad else problem
             raise ParityError(f"model {model}, position {position}, row {first + row}: {problem}")
     return zero

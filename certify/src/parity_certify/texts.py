@@ -36,11 +36,11 @@ from parity_certify.verdict import Verdict
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # these tests need only the likeliest tokens
 MIN_TEXTS = 40
-CELLS = 1_600_000  # so many probabilities are judged at once: about 1 GB
+CELLS = 1_600_000  # this many probabilities are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # of an engine
 BORDER = 0.01  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
-POSITION_GROUPS = 8  # number of groups of positions that say where the law differs
+POSITION_GROUPS = 8  # number of groups of positions that say where the distribution differs
 UNTESTED = (
     "whether texts depend on each other",
     "other prompts and options, and longer texts",
@@ -127,8 +127,8 @@ def loosen(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class OfTarget:
-    """The texts under the target, cut to pieces whose laws fit into memory. tokens [n, S]: of the pieces, 0 after the
-    end of a text; pieces: text and first position of each.
+    """The texts under the target, cut to pieces whose distributions fit into memory. tokens [n, S]: of the pieces, 0
+    after the end of a text; pieces: text and first position of each.
 
     An engine that rounds, as in bfloat16, may draw a token that the target's top-p just excludes. Such a token is at
     the border: options half as strict keep it. If the engine `rounds`, it is given probability 1, so that no test but
@@ -152,43 +152,44 @@ class OfTarget:
         self.size = S = max(1, min(max(len(t["tokens"]) for t in texts), CELLS // V))
         self.pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
         self.chunk = max(1, min(CHUNK, CELLS // (S * V)))
-        self.cached: dict[int, Tensor] = {}  # the laws of the last text, by its number
+        self.cached: dict[int, Tensor] = {}  # the distributions of the last text, by its number
         self.at_border: dict[int, int] = {}  # number of tokens at the border, by text
         self.tokens = np.zeros((len(self.pieces), S), dtype=np.int64)
         for row, (i, first) in zip(self.tokens, self.pieces, strict=True):
             piece = texts[i]["tokens"][first : first + S]
             row[: len(piece)] = piece
 
-    def compute_text_laws(self, i: int) -> Tensor:
-        """Compute the laws [L, V] of text i by one forward, with processors as in sampling; the last are cached. A
-        second forward finds tokens at the border, if any token is excluded and the engine rounds."""
-        from parity_certify.adapters.transformers import compute_laws
+    def compute_text_probs(self, i: int) -> Tensor:
+        """Compute the distributions [L, V] of text i by one forward, with processors as in sampling; the last are
+        cached. A second forward finds tokens at the border, if any token is excluded and the engine rounds."""
+        from parity_certify.adapters.transformers import compute_probs
 
         if i not in self.cached:
             prompt, tokens = (torch.tensor([self.texts[i][key]]) for key in ("prompt", "tokens"))
-            laws = torch.cat(compute_laws(self.model, prompt, tokens, self.options, None))
-            p = laws.gather(1, tokens.T)[:, 0]
+            probs = torch.cat(compute_probs(self.model, prompt, tokens, self.options, None))
+            p = probs.gather(1, tokens.T)[:, 0]
             if self.rounds and bool((p == 0).any()):
-                loose = torch.cat(compute_laws(self.model, prompt, tokens, loosen(self.options), None))
+                loose = torch.cat(compute_probs(self.model, prompt, tokens, loosen(self.options), None))
                 others = loose.gather(1, tokens.T)[:, 0]
                 is_border = (p == 0) & (others > 0)
-                certain = torch.nn.functional.one_hot(tokens[0], self.vocab).to(laws.dtype)
-                laws = torch.where(is_border[:, None], certain, laws)
+                certain = torch.nn.functional.one_hot(tokens[0], self.vocab).to(probs.dtype)
+                probs = torch.where(is_border[:, None], certain, probs)
                 self.at_border[i] = int(is_border.sum())
-            self.cached = {i: laws}
+            self.cached = {i: probs}
         return self.cached[i]
 
-    def compute_laws(self, a: int, b: int) -> Tensor | None:
-        """Compute the laws [b - a, S, V] of pieces, certain after a text's end; count them. None if time is up."""
+    def compute_probs(self, a: int, b: int) -> Tensor | None:
+        """Compute the distributions [b - a, S, V] of pieces, certain after a text's end; count them. None if time is
+        up."""
         if self.judged.is_over():
             return None
-        laws = torch.zeros(b - a, self.size, self.vocab)
-        laws[..., 0] = 1.0
-        for row, (i, first) in zip(laws, self.pieces[a:b], strict=True):
-            piece = self.compute_text_laws(i)[first : first + self.size]
+        probs = torch.zeros(b - a, self.size, self.vocab)
+        probs[..., 0] = 1.0
+        for row, (i, first) in zip(probs, self.pieces[a:b], strict=True):
+            piece = self.compute_text_probs(i)[first : first + self.size]
             row[: len(piece)] = piece
             self.judged.add(i, len(piece))
-        return laws
+        return probs
 
 
 def check_logprobs(likeliest: Any, label: str) -> None:
@@ -203,7 +204,7 @@ def check_logprobs(likeliest: Any, label: str) -> None:
 
 class OfEngine:
     """The texts under the engine's log-probabilities: ranks [n, L] of their tokens among the likeliest ones (the last
-    rank: none of them), and the laws of ranks. `pieces` are whole texts."""
+    rank: none of them), and the distributions of ranks. `pieces` are whole texts."""
 
     def __init__(self, texts: list[Text], judged: Judged):
         """Read all log-probabilities. Raises ParityError for tokens without any, or with a sum above one."""
@@ -218,8 +219,8 @@ class OfEngine:
         L = max(len(t["tokens"]) for t in texts)
         self.judged, self.texts, self.pieces = judged, texts, [(i, 0) for i in range(len(texts))]
         self.chunk = 64
-        self.laws = torch.zeros(len(texts), L, tops + 1)
-        self.laws[..., 0] = 1.0
+        self.probs = torch.zeros(len(texts), L, tops + 1)
+        self.probs[..., 0] = 1.0
         self.tokens = np.zeros((len(texts), L), dtype=np.int64)
         for i, text in enumerate(texts):
             for j, (token, likeliest) in enumerate(zip(text["tokens"], text["top_logprobs"], strict=True)):
@@ -227,25 +228,25 @@ class OfEngine:
                 p = [math.exp(value) for _, value in best]
                 if sum(p) > 1 + 1e-3:
                     raise ParityError(f"texts: row {i}, token {j}: log-probabilities that sum to {sum(p):.6g}")
-                self.laws[i, j] = torch.tensor([*p, max(0.0, 1 - sum(p))])
+                self.probs[i, j] = torch.tensor([*p, max(0.0, 1 - sum(p))])
                 ids = [pair[0] for pair in best]
                 self.tokens[i, j] = ids.index(token) if token in ids else tops
-        self.laws /= self.laws.sum(-1, keepdim=True)
+        self.probs /= self.probs.sum(-1, keepdim=True)
 
-    def compute_text_laws(self, i: int) -> Tensor:
-        """Return the laws of ranks [L, ranks] of text i."""
-        return self.laws[i]
+    def compute_text_probs(self, i: int) -> Tensor:
+        """Return the distributions of ranks [L, ranks] of text i."""
+        return self.probs[i]
 
-    def compute_laws(self, a: int, b: int) -> Tensor:
-        """Return the laws of ranks [b - a, L, ranks] of texts a to b - 1, and count them as judged."""
+    def compute_probs(self, a: int, b: int) -> Tensor:
+        """Return the distributions of ranks [b - a, L, ranks] of texts a to b - 1, and count them as judged."""
         for i in range(a, b):
             self.judged.add(i, len(self.texts[i]["tokens"]))
-        return self.laws[a:b]
+        return self.probs[a:b]
 
 
 def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
     """Raise ParityError if a text is a copy: the same tokens after the same prompt, where independent texts would
-    hardly be the same (P < CHANCE over all pairs, by the law)."""
+    hardly be the same (P < CHANCE over all pairs, by the distribution)."""
     first: dict[str, int] = {}
     tried = set()
     for i, text in enumerate(texts):
@@ -253,7 +254,7 @@ def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
         if earlier != i and earlier not in tried:
             tried.add(earlier)
             tokens = [t for row, (k, _) in zip(source.tokens, source.pieces, strict=True) if k == i for t in row]
-            p = source.compute_text_laws(i)[: len(text["tokens"])].double()
+            p = source.compute_text_probs(i)[: len(text["tokens"])].double()
             log_p = float(p.gather(1, torch.tensor(tokens[: len(p)])[:, None]).log().sum())
             if log_p + 2 * math.log(len(texts)) < math.log(CHANCE):
                 raise ParityError(f"texts: text {i + 1} is a copy of text {earlier + 1}; allowed: independent texts")
@@ -286,7 +287,7 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
         "chunk": source.chunk,
         "rng": rng,
     }
-    rows = run_battery(source.tokens, source.compute_laws, source.tokens.shape[1], **settings, **columns)
+    rows = run_battery(source.tokens, source.compute_probs, source.tokens.shape[1], **settings, **columns)
 
     def describe_where(r: Row) -> Row:
         """Make the changes to a row that say which tokens it is about, and whether it decides."""
@@ -368,7 +369,9 @@ def certify_texts(
     if target is None:
         if unread := set(options) - {"eos_token_id"}:
             problem = f"options: {', '.join(sorted(unread))}"
-            raise ParityError(f"{problem}; allowed: with a target, whose law they change; eos_token_id without")
+            raise ParityError(
+                f"{problem}; allowed: with a target, whose distribution they change; eos_token_id without"
+            )
         name = "engine's log-probabilities"
         ends = options.get("eos_token_id")
         lines = cut_at_end(lines, [] if ends is None else np.atleast_1d(ends).tolist())

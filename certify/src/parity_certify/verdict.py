@@ -40,11 +40,11 @@ class Verdict:
     """What the tests say of a decoder. Sentences, pills, badges, JSON and exit codes are made from it.
 
     kind       see the head of this module
-    bound      upper bound on the TV, over all targets, None where no joint law was counted
+    bound      upper bound on the TV, over all targets, None where no joint distribution was counted
     estimate   of the TV on the target that differs most, corrected; interval: its interval. Both hold with the
                confidence of the exact layer's certificates (column `alpha`)
     n          sequences of the smallest sample that the bound stands on
-    dependent  rows depend on each other, although each alone may have the right law
+    dependent  rows depend on each other, although each alone may have the right distribution
     within     the claim was equality within a tolerance, on the baseline's own path
     require    the least kind that passes
     tested, untested   what was, and what was not

@@ -4,11 +4,11 @@
     certify_verifier(verify, shape="batch")    the same with a batch axis in front, -1 after the last token of a row
     certify_verifier(verify, shape="tree")     verify(tokens, parents, draft_probs, target_probs) -> tokens, one row
 
-Draft laws q and target laws p are tables by prefix. Drafts are drawn from q; what the verifier returns is completed
-from p by plain sampling up to K + 1 tokens. For every lossless verifier the joint is then the target's, whatever was
-accepted. Four kinds of problem, each tested on its own:
+Draft distributions q and target distributions p are tables by prefix. Drafts are drawn from q; what the verifier
+returns is completed from p by plain sampling up to K + 1 tokens. For every lossless verifier the joint is then the
+target's, whatever was accepted. Four kinds of problem, each tested on its own:
 
-    soft      random laws
+    soft      random distributions
     sparse    zeros of p and of q at different tokens: impossible tokens show at once
     point     deterministic drafts
     equal     p = q; most faulty verifiers pass, so it never certifies alone
@@ -27,9 +27,9 @@ from parity_certify import evidence
 from parity_certify.calls import Sampled
 from parity_certify.certificate import Certificate
 from parity_certify.design import combine_certificates
+from parity_certify.distributions import CELLS, Distribution, check_distribution, count_prefixes
 from parity_certify.errors import ParityError
 from parity_certify.import_by_name import get_function_name
-from parity_certify.laws import CELLS, Law, check_law, count_prefixes
 from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import certify_sampler, check_settings
 
@@ -39,8 +39,8 @@ SHAPES = ("row", "batch", "tree")
 
 @dataclass(frozen=True)
 class Problem:
-    """The laws that a verifier is tested on: draft [N, V] after all prefixes shorter than K, target [M, V] after all
-    shorter than K + 1: the empty one, those of one token, of two, ..., first token most significant."""
+    """The distributions that a verifier is tested on: draft [N, V] after all prefixes shorter than K, target [M, V]
+    after all shorter than K + 1: the empty one, those of one token, of two, ..., first token most significant."""
 
     name: str
     draft: np.ndarray
@@ -48,7 +48,8 @@ class Problem:
 
 
 def make_problem(kind: str, vocab: int, drafts: int) -> Problem:
-    """Make a problem of one of KINDS, its laws random but always the same. Raises ParityError for another kind."""
+    """Make a problem of one of KINDS, its distributions random but always the same. Raises ParityError for another
+    kind."""
     if kind not in KINDS:
         raise ParityError(f"problems: {kind!r}; allowed: {', '.join(KINDS)}, or a Problem")
     rng = np.random.default_rng([0, KINDS.index(kind)])
@@ -67,7 +68,8 @@ def make_problem(kind: str, vocab: int, drafts: int) -> Problem:
 
 
 def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
-    """Return the problem with float laws. Raises ParityError if a table has another shape or is not laws."""
+    """Return the problem with float distributions. Raises ParityError if a table has another shape or is not
+    distributions."""
 
     def check(which: str, table: Any, depth: int) -> np.ndarray:
         """Return the table of the prefixes shorter than `depth`, as floats that sum to one."""
@@ -75,7 +77,7 @@ def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
         shape = (count_prefixes(vocab, depth), vocab)
         if table.shape != shape:
             raise ParityError(f"problems: {problem.name}, {which}: shape {table.shape}; allowed: {shape}")
-        return check_law(table, f"{problem.name}, {which}")
+        return check_distribution(table, f"{problem.name}, {which}")
 
     draft = check("draft", problem.draft, drafts)
     target = check("target", problem.target, drafts + 1)
@@ -83,7 +85,7 @@ def check_problem(problem: Problem, vocab: int, drafts: int) -> Problem:
 
 
 def draw_tokens(sums: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw tokens [n] from laws, given as running sums [n, V]."""
+    """Draw tokens [n] from distributions, given as running sums [n, V]."""
     return (rng.random(len(sums))[:, None] >= sums / sums[:, -1:]).sum(1)
 
 
@@ -137,7 +139,8 @@ class Drafted:
         return {"rng": np.random.default_rng([seed, 1])} if self.takes_rng else {}
 
     def make_drafts(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw drafts [n, K]; return them, and along them the draft laws [n, K, V] and target laws [n, K + 1, V]."""
+        """Draw drafts [n, K]; return them, and along them the draft distributions [n, K, V] and target distributions
+        [n, K + 1, V]."""
         prefix = np.zeros(n, dtype=np.int64)
         tokens: list[np.ndarray] = []
         nodes = [np.zeros(n, dtype=np.int64)]
@@ -162,7 +165,7 @@ class Drafted:
         tokens = np.asarray(answer)
         K = self.drafts
         if tokens.ndim != 2 or len(tokens) != n or not 1 <= tokens.shape[1] <= K + 1:
-            raise ParityError(f"verify: shape {tokens.shape}; allowed: [{n}, {K + 1}], -1 behind a row's last token")
+            raise ParityError(f"verify: shape {tokens.shape}; allowed: [{n}, {K + 1}], -1 after a row's last token")
         if not np.issubdtype(tokens.dtype, np.integer):
             raise ParityError(f"verify: tokens of {tokens.dtype}; allowed: integers")
         out = np.full((n, K + 1), -1, dtype=np.int64)
@@ -187,10 +190,11 @@ class Drafted:
         return out
 
     def make_tree(self, rng: np.random.Generator) -> tuple[list[int], list[int], np.ndarray, np.ndarray]:
-        """Draw a tree of N nodes: tokens and parents (-1: the root), draft laws [N, V] and target laws [N + 1, V], the
-        root's first. A node has `branches` children, drawn without replacement; of a sure draft, consecutive tokens."""
+        """Draw a tree of N nodes: tokens and parents (-1: the root), draft distributions [N, V] and target
+        distributions [N + 1, V], the root's first. A node has `branches` children, drawn without replacement; of a sure
+        draft, consecutive tokens."""
         V = self.vocab
-        laws: list[np.ndarray] = []
+        distributions: list[np.ndarray] = []
         tokens: list[int] = []
         parents: list[int] = []
         prefixes, rows, layer = [0], [0], [-1]  # prefix and target row: of the root, then of each node
@@ -198,21 +202,27 @@ class Drafted:
             children = []
             for node in layer:
                 prefix = prefixes[node + 1]
-                draft = law = self.problem.draft[self.first[depth] + prefix]
+                draft = distribution = self.problem.draft[self.first[depth] + prefix]
                 for _ in range(self.branches):
-                    if law.sum() <= 0:
+                    if distribution.sum() <= 0:
                         break
-                    law = law / law.sum()
-                    token = min(int((rng.random() >= law.cumsum()).sum()), int(np.flatnonzero(law)[-1]))
+                    distribution = distribution / distribution.sum()
+                    token = min(
+                        int((rng.random() >= distribution.cumsum()).sum()), int(np.flatnonzero(distribution)[-1])
+                    )
                     children.append(len(tokens))
                     tokens.append(token)
                     parents.append(node)
-                    laws.append(law)
+                    distributions.append(distribution)
                     prefixes.append(prefix * V + token)
                     rows.append(self.first[depth + 1] + prefixes[-1])
-                    law = np.eye(V)[(token + 1) % V] if (draft == 1).any() else np.where(np.arange(V) == token, 0, law)
+                    distribution = (
+                        np.eye(V)[(token + 1) % V]
+                        if (draft == 1).any()
+                        else np.where(np.arange(V) == token, 0, distribution)
+                    )
             layer = children
-        return tokens, parents, np.stack(laws), self.problem.target[rows]
+        return tokens, parents, np.stack(distributions), self.problem.target[rows]
 
     def verify_trees(self, n: int, rng: np.random.Generator, keywords: dict) -> tuple[np.ndarray, int, int]:
         """Run the verifier on n trees; return tokens [n, K + 1], accepted nodes, and drafted layers."""
@@ -264,7 +274,7 @@ def certify_verifier(
     """Certify a verifier on each problem, at alpha over their number; the first that is lossy ends the run.
 
     shape     "row", "batch" or "tree": see the head of this module; branches: children of a tree's node
-    problems  kinds, or `Problem`s with laws of your own
+    problems  kinds, or `Problem`s with distributions of your own
     n         sequences a problem; None: as many as a bound below `margin` needs
     batch     as in `certify_sampler`; None: a tenth of n, at least 100
     draws     of the simulated null of each fixed size
@@ -322,9 +332,11 @@ def certify_problems(
         sampler = make_sampler(case)
         if not certificates:
             check_verifier(sampler)
-        law = Law(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
-        size = n or evidence.needed(law.cells, margin)
-        certificates.append(certify_sampler(sampler, law, n=size, batch=batch or max(100, size // 10), **settings))
+        distribution = Distribution(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
+        size = n or evidence.needed(distribution.cells, margin)
+        certificates.append(
+            certify_sampler(sampler, distribution, n=size, batch=batch or max(100, size // 10), **settings)
+        )
         if certificates[-1].verdict.kind == "lossy":
             break
     result = combine_certificates(certificates, [case.name for case in cases], alpha)

@@ -1,4 +1,4 @@
-"""Verifiers of speculative sampling, vectorised: correct ones to compare with, and planted faults that must be found.
+"""Verifiers of speculative sampling, vectorised: correct ones to compare with, and injected faults that must be found.
 
 chain, block, sample_and_match    (draft_tokens [n, K], draft_probs [n, K, V], target_probs [n, K + 1, V], rng)
 tree                              (tokens [N], parents [N], draft_probs [N, V], target_probs [N + 1, V], rng)
@@ -16,16 +16,16 @@ TINY = 1e-300
 
 
 def draw_tokens(weights: np.ndarray, rng: np.random.Generator, normalise: bool = True) -> np.ndarray:
-    """Draw tokens [...] from weights [..., V]; `normalise=False` takes them as probabilities (a planted fault)."""
+    """Draw tokens [...] from weights [..., V]; `normalise=False` takes them as probabilities (an injected fault)."""
     total = weights.cumsum(-1)
     if normalise:
         total = total / np.maximum(total[..., -1:], TINY)
     return np.minimum((rng.random(weights.shape[:-1])[..., None] >= total).sum(-1), weights.shape[-1] - 1)
 
 
-def gather_tokens(laws: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Gather the probabilities of tokens [...] from laws [..., V]."""
-    return np.take_along_axis(laws, tokens[..., None], -1)[..., 0]
+def gather_tokens(probs: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Gather the probabilities of tokens [...] from probs [..., V]."""
+    return np.take_along_axis(probs, tokens[..., None], -1)[..., 0]
 
 
 def join_accepted(tokens: np.ndarray, accepted: np.ndarray, final: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def block(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     rows, u = np.arange(n), rng.random((n, K))
     weight, accepted = np.ones((n, K + 1)), np.zeros(n, dtype=np.int64)
     for i in range(1, K + 1):
-        p_x, q_x = (gather_tokens(law[:, i - 1], tokens[:, i - 1]) for law in (p, q))
+        p_x, q_x = (gather_tokens(probs[:, i - 1], tokens[:, i - 1]) for probs in (p, q))
         ratio = p_x / np.maximum(q_x, TINY)
         weight[:, i] = np.minimum(weight[:, i - 1] * ratio, 1)
         if i < K:
@@ -101,24 +101,24 @@ def tree(
     tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Generator, fault: str = ""
 ) -> list[int]:
     """Verify a tree by recursive rejection sampling: each sibling against the residual that its elder ones leave. Node
-    i was drawn from q[i]; p[i + 1] is the target's law after it, p[0] that after the root."""
+    i was drawn from q[i]; p[i + 1] is the target's distribution after it, p[0] that after the root."""
     node = -1
     out: list[int] = []
     while True:
-        law = p[node + 1]
+        probs = p[node + 1]
         for child in np.flatnonzero(parents == node):
             token = int(tokens[child])
-            if rng.random() * q[child, token] < law[token]:
+            if rng.random() * q[child, token] < probs[token]:
                 node = int(child)
                 out.append(token)
                 break
-            rest = np.maximum(law - q[child], 0)
+            rest = np.maximum(probs - q[child], 0)
             residual = rest / max(rest.sum(), TINY)
-            law = p[node + 1] if fault == "siblings against p" else residual
+            probs = p[node + 1] if fault == "siblings against p" else residual
         else:
             if fault == "siblings against p" and (parents == node).any():
-                law = residual
-            return [*out, int(draw_tokens(law, rng))]
+                probs = residual
+            return [*out, int(draw_tokens(probs, rng))]
 
 
 Entry = tuple[Any, str, tuple[str, ...]]  # the verifier, its shape, and the problems that it is made for

@@ -3,7 +3,7 @@ name.
 
     def method(model, start, *, noise, ...options) -> Iterator[Step | Fill | Draw]
 
-model    anything that satisfies the protocol of its kind; its laws already include the sampling settings
+model    anything that satisfies the protocol of its kind; its distributions already include the sampling settings
 start    the prompts
 noise    `parity_decoders.noise.Noise` of the B rows
 options  keyword-only, with types, bounds and defaults: they are the method's configuration schema

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 
 from parity_decoders.protocols.discrete import FINAL, find_visible_nodes
 
-ALIGNED = 16  # a GPU's attention is slow where rows of its mask are not a multiple of so many slots
-MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of so many slots, by device
+ALIGNED = 16  # a GPU's attention is slow where rows of its mask are not a multiple of this many slots
+MULTIPLES = {"cuda": ALIGNED}  # a pass reads a multiple of this many slots, by device
 
 
 class SlotLayer:
@@ -84,7 +84,7 @@ class SlotCache:
         return self.layers[layer].update(key_states, value_states)
 
     def attend(self, positions: int) -> None:
-        """Let passes attend to the prompt and the first so many positions alone, until the next call; none of a later
+        """Let passes attend to the prompt and the first this many positions alone, until the next call; none of a later
         position may be evaluated. Only where shapes are `static`: it saves the reading of slots that are not
         written."""
         self.reach = -(-(self.prefix + positions) // ALIGNED) * ALIGNED
@@ -101,8 +101,8 @@ class SlotCache:
         return visible
 
     def make_room(self, slots: int = 0) -> None:
-        """Make room for all positions, and for so many slots at least. Before the first pass a cache is as short as the
-        prompt: beside that of a batch, a long one for rows that join it may not fit on a GPU."""
+        """Make room for all positions, and for this many slots at least. Before the first pass a cache is as short as
+        the prompt: beside that of a batch, a long one for rows that join it may not fit on a GPU."""
         if (more := max(slots + -slots % self.aligned, self.on.shape[1]) - self.size) > 0:
             self.widen(0, more)
 

@@ -9,7 +9,7 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import Drafter, TreePass
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.trees import Candidates
-from parity_decoders.verification import make_law
+from parity_decoders.verification import make_probs
 
 
 def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int, depth: int, top_k: int) -> Candidates:
@@ -30,8 +30,8 @@ def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int
     shown_parents = parents  # their parents, in the drafter's numbers: the order in which it was shown nodes
     count = K
     for d in range(1, depth):
-        law = drafter.tree(tokens, (root + d)[:, None].expand(-1, K), shown_parents).log_softmax(-1)
-        best = law.topk(K)
+        probs = drafter.tree(tokens, (root + d)[:, None].expand(-1, K), shown_parents).log_softmax(-1)
+        best = probs.topk(K)
         grown = (score[..., None] + best.values.clamp(max=0)).flatten(1)  # [B, K * K]
         children = best.indices.flatten(1)
         levels.append((children, frontier.repeat_interleave(K, 1), torch.full_like(children, d + 1), grown))
@@ -84,16 +84,16 @@ def draft_tree(
     return tree._replace(tokens=line.mask_new_rows(tree.tokens))
 
 
-class RaceDrafter:
-    """A drafter whose logits rank tokens by their chance to win the race they will be drawn by, not by their
+class NoiseDrafter:
+    """A drafter whose logits rank tokens by their chance to win the draw they will be drawn by, not by their
     probability. The candidates then depend on the noise, so only decoders whose tokens do not depend on their
     candidates may use it."""
 
     def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
         """Wrap a drafter.
 
-        exponential [B, D, V]: the races of the positions from `first` [B] on; sharp: temperature of log(law /
-        exponential), small where the drafter's laws are close to the target's.
+        exponential [B, D, V]: the draws of the positions from `first` [B] on; sharp: temperature of log(distribution /
+        exponential), small where the drafter's distributions are close to the target's.
         """
         self.drafter = drafter
         self.log = exponential.log()
@@ -106,14 +106,14 @@ class RaceDrafter:
         self.drafter.keep(tree, nodes)
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """Compute race scores [B, 1, V] after the last token alone. See Drafter."""
-        law = self.drafter.logits(tokens, positions, sources)[:, -1:]
-        return (law.log_softmax(-1) - self.log[:, :1]) / self.sharp
+        """Compute draw scores [B, 1, V] after the last token alone. See Drafter."""
+        probs = self.drafter.logits(tokens, positions, sources)[:, -1:]
+        return (probs.log_softmax(-1) - self.log[:, :1]) / self.sharp
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute race scores [B, S, V] after each node. See Drafter."""
-        law = self.drafter.tree(tokens, positions, parents).log_softmax(-1)
-        return (law - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
+        """Compute draw scores [B, S, V] after each node. See Drafter."""
+        probs = self.drafter.tree(tokens, positions, parents).log_softmax(-1)
+        return (probs - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
 
 
 class Shape(NamedTuple):
@@ -145,8 +145,8 @@ class DrawnTree(NamedTuple):
     """Candidates of a static tree, drawn from the drafter."""
 
     tokens: Tensor  # [B, S], undefined for node 0
-    valid: Tensor  # [B, S] bool: the law had another token for the node
-    laws: Tensor  # [B, I, V] q that the children were drawn from, for each of the I nodes with children
+    valid: Tensor  # [B, S] bool: the distribution had another token for the node
+    probs: Tensor  # [B, I, V] q that the children were drawn from, for each of the I nodes with children
 
 
 class Level(NamedTuple):
@@ -187,27 +187,27 @@ def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
 def draw_tree(
     drafter: Drafter, logits: Tensor, root: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
 ) -> DrawnTree:
-    """Draw the children of each node from the drafter's law without replacement (LANTERN++, Park et al. 2025); a child
-    is not `valid` if its parent's law has no other token left.
+    """Draw the children of each node from the drafter's distribution without replacement (LANTERN++, Park et al. 2025);
+    a child is not `valid` if its parent's distribution has no other token left.
 
-    logits [B, V]: the drafter's law after the last final token, which is at position `root` [B]; tree: the levels of
-    the shape; step [B, 1] numbers the row's pass.
+    logits [B, V]: the drafter's distribution after the last final token, which is at position `root` [B]; tree: the
+    levels of the shape; step [B, 1] numbers the row's pass.
     """
     (B, V) = logits.shape
     S = len(shape.parents)
     tokens = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
-    laws: list[Tensor] = []
+    probs: list[Tensor] = []
     inner = step * S + torch.cat([level.nodes for level in tree])  # each node with children has its number
-    races = noise.exponential("draft", inner, V).split([len(level.nodes) for level in tree], 1)
-    for level, exponential in zip(tree, races, strict=True):
-        if laws:
+    exponentials = noise.exponential("draft", inner, V).split([len(level.nodes) for level in tree], 1)
+    for level, exponential in zip(tree, exponentials, strict=True):
+        if probs:
             positions = (root + level.depth)[:, None].expand(-1, len(level.nodes))
             node_logits = drafter.tree(tokens[:, level.nodes], positions, level.parents.expand(B, -1))
-            laws.append(make_law(node_logits))
+            probs.append(make_probs(node_logits))
         else:
-            laws.append(make_law(logits)[:, None])
-        best = (laws[-1] / exponential).topk(level.max_children)
+            probs.append(make_probs(logits)[:, None])
+        best = (probs[-1] / exponential).topk(level.max_children)
         tokens[:, level.children] = best.indices[:, level.owner, level.rank]
         valid[:, level.children] = best.values[:, level.owner, level.rank] > 0
-    return DrawnTree(tokens, valid, torch.cat(laws, 1))
+    return DrawnTree(tokens, valid, torch.cat(probs, 1))

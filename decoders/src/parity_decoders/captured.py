@@ -11,7 +11,7 @@ from torch import Tensor
 from parity_decoders.passes import Passes
 from parity_decoders.steps import Step
 
-REACHES = (512, 1024, 2048)  # positions of a picture that a recorded pass attends to; the next one: all
+REACHES = (512, 1024, 2048)  # positions of an image that a recorded pass attends to; the next one: all
 
 
 class Recording(Protocol):
@@ -100,17 +100,17 @@ def start_reading(x: Tensor) -> Callable[[], list[int]]:
 
 
 def choose_reach(positions: int, length: int) -> int:
-    """Choose how many positions of a picture a pass attends to that evaluates the first `positions` of them."""
+    """Choose how many positions of an image a pass attends to that evaluates the first `positions` of them."""
     return next((n for n in REACHES if positions <= n < length), length)
 
 
 @torch.inference_mode()
 def run_captured(passes: Passes, record: Record = Captured) -> Iterator[Step]:
-    """Yield the steps of a decoder whose passes repeat, made by recordings of them but for the first, which makes room.
-    A recording is made for each of REACHES; before, a pass runs at each, the furthest first. A row with a longer prompt
-    moves buffers, so recordings are made anew. While no row waits for a place, the host is a pass ahead: how far rows
-    are is read while the next pass runs, whose step is discarded if all are done. If a pass cannot be recorded, the log
-    says so, and all run as they are."""
+    """Yield the steps of a decoder whose passes repeat, made by recordings of them except for the first, which makes
+    room. A recording is made for each of REACHES; before, a pass runs at each, the furthest first. A row with a longer
+    prompt moves buffers, so recordings are made anew. While no row waits for a place, the host is a pass ahead: how far
+    rows are is read while the next pass runs, whose step is discarded if all are done. If a pass cannot be recorded,
+    the log says so, and all run as they are."""
     if (first := next(passes, None)) is None:
         return
     yield first

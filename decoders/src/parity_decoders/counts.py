@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 WHAT = {
     "positions": "positions that a pass covers",
-    "lag": "positions that a row of the picture trails the row above",
+    "lag": "positions that a row of the image trails the row above",
     "steps": "steps that a pass covers of the walk that each position takes",
     "nodes": "nodes that a pass evaluates",
     "passes": "passes, or rounds of drafts",
     "tokens": "tokens of the vocabulary",
     "share": "a share of the positions",
 }
-SIZES = ("length", "row", "vocab", "vocab - 1")  # sizes of a model: positions, those of a row of the picture, tokens
+SIZES = ("length", "row", "vocab", "vocab - 1")  # sizes of a model: positions, those of a row of the image, tokens
 
 
 @dataclass(frozen=True)

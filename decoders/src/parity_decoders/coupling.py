@@ -1,10 +1,10 @@
-"""Couplings of Gaussians: turn a draw of one law into a draw of another that equals it as often as possible.
+"""Couplings of Gaussians: turn a draw of one distribution into a draw of another that equals it as often as possible.
 
 Source: De Bortoli et al. 2025, "Accelerated diffusion models via speculative sampling" (reflection of the means);
 Bou-Rabee, Eberle & Zimmer 2020. Deviations that differ too are ours: docs/explanation/heads.md.
 
-Words. x was drawn from q, a Gaussian with a mean and a deviation for each coordinate; p is the law it shall have. n is
-(x - mean) / deviation. `kept` says that x did not change.
+Words. x was drawn from q, a Gaussian with a mean and a deviation for each coordinate; p is the distribution it shall
+have. n is (x - mean) / deviation. `kept` says that x did not change.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
 
 TRIES = 1024  # most draws from a residual; three in four are accepted where deviations are close
-Gaussian = tuple[Tensor, Tensor]  # a Gaussian law: mean and deviation [..., D]
+Gaussian = tuple[Tensor, Tensor]  # a Gaussian distribution: mean and deviation [..., D]
 
 
 class Coupled(NamedTuple):

@@ -141,7 +141,7 @@ class Noise:
 
     def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
         """Draw n unit exponentials a row and index, [B, ..., n]: `argmax(weights / exponential)` is a draw from
-        `weights` (a race)."""
+        `weights` (a draw)."""
         return self._draw(use, index, n, self.dtype, _make_exponential)
 
     def normal(self, use: str, index: Tensor, n: int) -> Tensor:

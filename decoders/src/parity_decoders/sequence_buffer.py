@@ -149,7 +149,7 @@ class ByPosition:
         return self.draw(self.line.next_positions(n))
 
 
-def make_races(line: SequenceBuffer, noise: Noise) -> ByPosition:
+def make_exponentials(line: SequenceBuffer, noise: Noise) -> ByPosition:
     """Make the source of the unit exponentials [B, n, V] by which the tokens of the next n positions are drawn."""
     return ByPosition(line, lambda positions: noise.exponential("sample", positions, line.model.vocab))
 

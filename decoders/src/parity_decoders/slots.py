@@ -318,7 +318,7 @@ def check_slots(model: Any) -> int:
         ) from error
     found = torch.cat([steps, window, tree, one], 1)
     expected = torch.cat([truth[:, :7], truth[:, 3:], truth[:, 6:7]], 1)
-    check_laws(model, found, expected, f"{name}: distributions in passes over a few tokens")
+    check_probs(model, found, expected, f"{name}: distributions in passes over a few tokens")
     if truth.shape[-1] > len(embeddings):
         raise DecodingError(
             f"{name}: logits of {truth.shape[-1]} tokens, of which {len(embeddings)} have embeddings; allowed: as many"
@@ -327,7 +327,7 @@ def check_slots(model: Any) -> int:
     return truth.shape[-1]
 
 
-def check_laws(model: Any, found: Tensor, truth: Tensor, name: str) -> None:
+def check_probs(model: Any, found: Tensor, truth: Tensor, name: str) -> None:
     """Raise DecodingError that names `name` if the log-probabilities of two tensors of logits [..., V] of a model
     differ by more than rounding. Logits that are NaN or infinite in the truth are not compared; if all are, that is an
     error."""
@@ -366,8 +366,8 @@ def check_inputs(model: Any, ids: Tensor, unpadded: Tensor) -> None:
 
 
 def check_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
-    """Raise DecodingError if the law of a token may depend on how many tokens are in a pass: passes of a window have
-    other lengths than those of `generate`.
+    """Raise DecodingError if the distribution of a token may depend on how many tokens are in a pass: passes of a
+    window have other lengths than those of `generate`.
 
     shortest: tokens of the shortest prompt; longest: of the longest, the shorter one of both kinds if there are
     unconditional prompts; end: tokens of the longest with its new ones. The configuration names a rotary table that
@@ -412,8 +412,8 @@ def compare_lengths(model: Any, shortest: int, longest: int, end: int) -> None:
     found = compute_logits(model, ids)
     truth = compute_logits(model, ids[:, :shortest])
     name = f"{name_model(model)}: distributions in a pass over"
-    check_laws(model, found[:, shortest - 1], truth[:, -1], f"{name} {end} tokens")
+    check_probs(model, found[:, shortest - 1], truth[:, -1], f"{name} {end} tokens")
     network = SlotNetwork(model, ids[:, :longest], torch.ones_like(ids[:, :longest], dtype=torch.bool), 1)
     one = network.logits(ids[:, longest - 1 : longest], torch.full_like(ids[:, :1], -1))
-    check_laws(model, one[:, -1], found[:, longest - 1], f"{name} one token after {longest - 1}")
+    check_probs(model, one[:, -1], found[:, longest - 1], f"{name} one token after {longest - 1}")
     compared[model] = state, shortest, longest, end

@@ -50,8 +50,8 @@ from parity_decoders.processors import Written, check_processors, read_processor
 from parity_decoders.slots import (
     SlotNetwork,
     check_inputs,
-    check_laws,
     check_lengths,
+    check_probs,
     check_slots,
     compute_logits,
     count_positions,
@@ -154,7 +154,7 @@ def check_unconditional(network: SlotNetwork, guidance: Guidance) -> None:
     truth = compute_logits(network.model, guidance.ids, attention_mask=guidance.unpadded)[:, -1]
     found = network.logits(network.last, torch.full_like(network.last, -1))[len(truth) :, -1]
     name = f"{name_model(network.model)}: distributions after padding of negative_prompt_attention_mask"
-    check_laws(network.model, found, truth, name)
+    check_probs(network.model, found, truth, name)
 
 
 def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,7 +163,7 @@ def add_unconditional(prompts: Tensor, unpadded: Tensor, guidance: Guidance) -> 
     unconditional ids, that prompt is the last token of each prompt.
 
     In `generate` the padding of an unconditional prompt has positions, because guidance calls the model without any.
-    Raises DecodingError for unconditional prompts of another number of rows, or with padding behind tokens.
+    Raises DecodingError for unconditional prompts of another number of rows, or with padding after tokens.
     """
     ids = prompts[:, -1:] if guidance.ids is None else guidance.ids
     mask = torch.ones_like(ids) if guidance.unpadded is None else guidance.unpadded
@@ -339,7 +339,7 @@ def says_nothing(model: Any, key: str, value: Any) -> bool:
 def check_padding(name: str, unpadded: Tensor) -> None:
     """Raise DecodingError that names the mask if unpadded [B, P] has padding elsewhere than on the left."""
     if bool((unpadded[:, 1:] < unpadded[:, :-1]).any()) or not bool(unpadded[:, -1].all()):
-        raise DecodingError(f"{name} with padding behind tokens; allowed: on the left")
+        raise DecodingError(f"{name} with padding after tokens; allowed: on the left")
 
 
 def check_positions(name: str, unpadded: Tensor, positions: Tensor | None) -> None:

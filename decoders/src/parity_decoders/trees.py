@@ -9,7 +9,7 @@ from parity_decoders.errors import DecodingError
 from parity_decoders.protocols.discrete import TreePass, find_ancestors
 from parity_decoders.sequence_buffer import SequenceBuffer
 from parity_decoders.steps import Step
-from parity_decoders.verification import make_law
+from parity_decoders.verification import make_probs
 
 MOST = 4096  # nodes of a tree
 
@@ -59,7 +59,7 @@ class Tree:
         """Compute p [B, S, V], the target's distribution after each node, in one pass; also returns what `keep`
         takes."""
         evaluated = self.line.model.tree(self.tokens, self.positions, self.parents)
-        return make_law(evaluated.logits), evaluated
+        return make_probs(evaluated.logits), evaluated
 
     def hold_throughout(self, holds: Tensor) -> Tensor:
         """Return [B, S] bool: whether `holds` [B, S] bool is true of a node and of all its ancestors but node 0, of
@@ -96,9 +96,9 @@ def make_tree(line: SequenceBuffer, candidates: Candidates) -> Tree:
 
 
 def find_leaves(tree: Candidates) -> Tensor:
-    """Mark the leaves [B, T] bool: nodes without children that the drafter's law allows. Their paths are the candidate
-    sequences. Where fewer tokens are possible than a tree is wide (the grammar forces one), impossible ones fill it up;
-    these are no leaves."""
+    """Mark the leaves [B, T] bool: nodes without children that the drafter's distribution allows. Their paths are the
+    candidate sequences. Where fewer tokens are possible than a tree is wide (the grammar forces one), impossible ones
+    fill it up; these are no leaves."""
     T = tree.parents.shape[1]
     inner = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
     has_children = inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]

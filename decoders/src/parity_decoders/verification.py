@@ -2,14 +2,14 @@
 
 Words, for a window of W positions:
 
-    draft      the token proposed for a position before this pass; q is the law it was drawn from
-    p          the target's law at the position, given the tokens that were fed (final ones, then drafts)
+    draft      the token proposed for a position before this pass; q is the distribution it was drawn from
+    p          the target's distribution at the position, given the tokens that were fed (final ones, then drafts)
     accepted   a draft that is kept; the run of accepted drafts ends at the first rejection
     corrected  the token drawn instead of the first rejected draft
     fresh      tokens after the correction, drawn from p: the drafts of the next pass, with this p as their q
 
-Accepted and corrected tokens are final, and their law is p. A fresh token's q is this p, never an older law: published
-code that stores the old law of a kept token is measurably biased.
+Accepted and corrected tokens are final, and their distribution is p. A fresh token's q is this p, never an older
+distribution: published code that stores the old distribution of a kept token is measurably biased.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Verified(NamedTuple):
     kept: Tensor  # [B] how many of them are final: accepted ones and the correction
 
 
-def race(weights: Tensor, exponential: Tensor) -> Tensor:
+def sample_token(weights: Tensor, exponential: Tensor) -> Tensor:
     """Draw a token from unnormalised `weights` [..., V] by unit exponentials [..., V]: the index of the largest weight
     / exponential, which is each index with probability in proportion to its weight. Zero weights never win."""
     return find_largest(weights / exponential)
@@ -39,15 +39,15 @@ def find_largest(x: Tensor) -> Tensor:
     return torch.from_numpy(x.numpy().argmax(-1))
 
 
-def make_law(logits: Tensor) -> Tensor:
-    """Turn logits [..., V] into a law, in float32 at least: probabilities of bfloat16 have 8 bits, which draws and
-    ratios would show."""
+def make_probs(logits: Tensor) -> Tensor:
+    """Turn logits [..., V] into a distribution, in float32 at least: probabilities of bfloat16 have 8 bits, which draws
+    and ratios would show."""
     return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def probability(law: Tensor, tokens: Tensor) -> Tensor:
-    """Gather the probabilities that law [..., V] gives to tokens [...]."""
-    return law.gather(-1, tokens[..., None])[..., 0]
+def probability(probs: Tensor, tokens: Tensor) -> Tensor:
+    """Gather the probabilities that probs [..., V] gives to tokens [...]."""
+    return probs.gather(-1, tokens[..., None])[..., 0]
 
 
 def is_idle_on_cpu(rows: Tensor) -> bool:
@@ -64,9 +64,9 @@ def count_leading(holds: Tensor) -> Tensor:
 def residual(p: Tensor, q: Tensor) -> Tensor:
     """Compute max(0, p - q) [..., V], unnormalised (Leviathan et al. 2023, Alg. 1), and add a share of p, SHARE eps.
 
-    Sums of rounded laws differ by some eps, so drafts are rejected with this probability also where p and q differ in
-    their last bits alone. What is left of p is then rounding on any tokens, such as one of probability 1e-12, and the
-    share of p outweighs it.
+    Sums of rounded distributions differ by some eps, so drafts are rejected with this probability also where p and q
+    differ in their last bits alone. What is left of p is then rounding on any tokens, such as one of probability 1e-12,
+    and the share of p outweighs it.
     """
     return (p - q).clamp_(min=0).add_(p, alpha=SHARE * torch.finfo(p.dtype).eps)
 
@@ -75,7 +75,7 @@ def draw_correction(p: Tensor, q: Tensor, exponential: Tensor, slot: Tensor) -> 
     """Draw the token [B, 1] that replaces the draft of one slot [B, 1] of each row, from the residual of p and q [B, W,
     V]."""
     rows = slot[..., None].expand(-1, -1, p.shape[-1])
-    return race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))
+    return sample_token(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))
 
 
 def verify(
@@ -83,7 +83,7 @@ def verify(
 ) -> Verified:
     """Accept or resample the drafts of every row (Leviathan et al. 2023, Alg. 1; SJD sec. 4.1, eqs. 1 to 3).
 
-    p, q         [B, W, V] target and draft laws, float
+    p, q         [B, W, V] target and draft distributions, float
     draft        [B, W]    draft ~ q
     point        [B, W]    bool: q is a point mass at the draft, and the q passed is not read
     u            [B, W]    uniform
@@ -94,7 +94,7 @@ def verify(
     token. `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability, except where p =
     0, which could break the grammar.
     """
-    fresh = race(p, exponential)
+    fresh = sample_token(p, exponential)
     own_p, own_q = probability(p, draft), probability(q, draft)
     hit, likely = fresh == draft, u * own_q < own_p  # strict, so that p = 0 is never accepted, and no 0 / 0 occurs
     if tolerance:  # a share of the misses raises the acceptance probability by the tolerance
@@ -121,8 +121,8 @@ def finish(
 
 
 def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Decide which drafts [B, W] are accepted by block verification (Sun et al. 2024, Alg. 2). Also returns scaled laws
-    [B, W, V], whose surplus over q corrects the first rejected draft.
+    """Decide which drafts [B, W] are accepted by block verification (Sun et al. 2024, Alg. 2). Also returns scaled
+    distributions [B, W, V], whose surplus over q corrects the first rejected draft.
 
     Shapes as in `verify`; bonus [B, W] marks slots without a draft. Drafts are accepted up to the longest run that
     passes, even if a shorter one fails. The test looks ahead, so drafts after a rejection must be drawn anew.
@@ -145,11 +145,11 @@ def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) 
 def transport(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Move every draft [B, W] from its law q to p by maximal coupling, also after a rejection (MC-SJD): it is kept with
-    probability min(1, p / q), else redrawn from the residual. A point draft is replaced by a draw from p. Returns the
-    tokens, and [B, W] bool which drafts stayed. Shapes as in `verify`, with or without the slots."""
+    """Move every draft [B, W] from its distribution q to p by maximal coupling, also after a rejection (MC-SJD): it is
+    kept with probability min(1, p / q), else redrawn from the residual. A point draft is replaced by a draw from p.
+    Returns the tokens, and [B, W] bool which drafts stayed. Shapes as in `verify`, with or without the slots."""
     stays = ~point & (u * probability(q, draft) < probability(p, draft))
-    drawn = torch.where(point, race(p, exponential), race(residual(p, q), exponential))
+    drawn = torch.where(point, sample_token(p, exponential), sample_token(residual(p, q), exponential))
     return torch.where(stays, draft, drawn), stays
 
 
@@ -167,12 +167,12 @@ def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
     return torch.cat([x.topk(k, largest=False).indices for x in distances])
 
 
-def relax_law(p: Tensor, v: Tensor, look_alikes: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
+def relax_probs(p: Tensor, v: Tensor, look_alikes: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
     """Add to candidates the probability of tokens that look like them (LANTERN: Jang et al. 2024, sec. 4.2).
 
-    p [B, V]; v [B, 1] candidates; look_alikes [B, k], nearest first; budget [B, 1]: the probability that look-alikes
-    may add. Returns the mass [B] of the candidate and the look-alikes that count (the longest run from the first within
-    the budget), and p [B, V] without the look-alikes that count.
+    p [B, V]; v [B, 1] candidates; look_alikes [B, k], nearest first; budget [B, 1]: the probability that nearest tokens
+    may add. Returns the mass [B] of the candidate and the nearest tokens that count (the longest run from the first
+    within the budget), and p [B, V] without the nearest tokens that count.
     """
     mass = p.gather(1, look_alikes)
     counts = mass.cumsum(1) <= budget
@@ -197,16 +197,16 @@ def verify_siblings(
 
     p, q [B, V]; candidates [B, K], drawn from q one after the other without replacement; valid [B, K] is false where q
     was exhausted; point [B]: q is a point mass at the first; u [B, K]. Each candidate is tested against what its elder
-    siblings left of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's law
-    is p. With look_alikes [V, k], p is relaxed at each candidate v by up to relax * p(v).
+    siblings left of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's
+    distribution is p. With look_alikes [V, k], p is relaxed at each candidate v by up to relax * p(v).
     """
-    drawn = race(p, exponential)
+    drawn = sample_token(p, exponential)
     token = drawn
     rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
         if look_alikes is not None:
-            mass, rest = relax_law(p, v, look_alikes[v[:, 0]], relax * p.gather(1, v))
+            mass, rest = relax_probs(p, v, look_alikes[v[:, 0]], relax * p.gather(1, v))
             p = torch.where(valid[:, k : k + 1], rest.scatter(1, v, mass[:, None]), p)
         likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
         accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
@@ -219,7 +219,7 @@ def verify_siblings(
         p = torch.where(tried, normalize(residual(p, q)), p)
         if k + 1 < candidates.shape[1]:
             q = torch.where(tried, normalize(q.scatter(-1, v, 0)), q)
-    return torch.where(rank < 0, race(p, exponential), token), rank
+    return torch.where(rank < 0, sample_token(p, exponential), token), rank
 
 
 class Descent(NamedTuple):
@@ -240,13 +240,14 @@ def descend(
 ) -> Descent:
     """Descend a tree of candidates, trying siblings in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
 
-    p [B, S, V] the laws after the nodes; tokens, parents [B, S]; root [B] the node of the last final token; exponential
-    [B, D + 1, V] and u [B, D, K] of the positions after it, K the most children of a node; look_alikes [V, k].
+    p [B, S, V] the distributions after the nodes; tokens, parents [B, S]; root [B] the node of the last final token;
+    exponential [B, D + 1, V] and u [B, D, K] of the positions after it, K the most children of a node; look_alikes [V,
+    k].
 
-    A candidate is accepted with the probability that p gives to it and its look-alikes within `delta`: if a draw from p
-    equals it, or, if not, with the probability that the look-alikes add. A rejected candidate removes from p the
-    look-alikes that counted ("counted"), or all k ("all", as released, with the uniform law if no mass remains). With
-    delta 0 the tokens are the draws from p.
+    A candidate is accepted with the probability that p gives to it and its nearest tokens within `delta`: if a draw
+    from p equals it, or, if not, with the probability that the nearest tokens add. A rejected candidate removes from p
+    the nearest tokens that counted ("counted"), or all k ("all", as released, with the uniform distribution if no mass
+    remains). With delta 0 the tokens are the draws from p.
     """
     S = parents.shape[1]
     rows, nodes = torch.arange(len(p), device=p.device), torch.arange(S, device=p.device)
@@ -256,8 +257,8 @@ def descend(
     draws = []
     D = u.shape[1]
     for d in range(D + 1):
-        law = p[rows, node]
-        drawn = race(law, exponential[:, d])
+        probs = p[rows, node]
+        drawn = sample_token(probs, exponential[:, d])
         if d == D:
             draws.append(drawn)
             break
@@ -269,23 +270,26 @@ def descend(
                 break
             v = tokens.gather(1, children[:, k : k + 1].clamp(max=S - 1))
             similar = look_alikes[v[:, 0]]
-            p_v = law.gather(1, v)[:, 0]
-            (mass, rest) = relax_law(law, v, similar, delta)
+            p_v = probs.gather(1, v)[:, 0]
+            (mass, rest) = relax_probs(probs, v, similar, delta)
             accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - p_v) < mass - p_v))
             child = torch.where(accepted, children[:, k], child)
             rejected = tried & ~accepted
             if is_idle_on_cpu(rejected):
                 continue
             if reject == "all":
-                rest = law.scatter(1, similar, 0)
+                rest = probs.scatter(1, similar, 0)
             rest = rest.scatter(1, v, 0)
             has_rest = rest.sum(1, keepdim=True) > 0
-            rest = torch.where(has_rest, normalize(rest), 1 / law.shape[1] if reject == "all" else law)
-            law = torch.where(rejected[:, None], rest, law)
-            drawn = torch.where(rejected, race(law, exponential[:, d]), drawn)
+            rest = torch.where(has_rest, normalize(rest), 1 / probs.shape[1] if reject == "all" else probs)
+            probs = torch.where(rejected[:, None], rest, probs)
+            drawn = torch.where(rejected, sample_token(probs, exponential[:, d]), drawn)
         continues = child >= 0
         draws.append(torch.where(continues, tokens.gather(1, child.clamp(min=0)[:, None])[:, 0], drawn))
         descending = descending & continues
         node = torch.where(continues, child, node)
         path.append(torch.where(descending, node, -1))
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
+
+
+race, make_law = sample_token, make_probs  # deprecated

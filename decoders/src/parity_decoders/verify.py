@@ -4,7 +4,7 @@
 
     print(verify(model, inputs, sjd_coupled, max_new_tokens=64, window=16))
 
-Laws are the model's own: one `forward` over each whole row, without a cache.
+Distributions are the model's own: one `forward` over each whole row, without a cache.
 """
 
 import importlib
@@ -19,9 +19,7 @@ from torch.nn.functional import pad
 
 from parity_decoders import transformers
 from parity_decoders.errors import DecodingError
-from parity_decoders.noise import Noise, check_seed, counted_noise
-from parity_decoders.processors import read_processors
-from parity_decoders.races import (
+from parity_decoders.leads import (
     LEVEL,
     Draws,
     Verification,
@@ -32,8 +30,10 @@ from parity_decoders.races import (
     measure_rounding,
     place_leads,
 )
+from parity_decoders.noise import Noise, check_seed, counted_noise
+from parity_decoders.processors import read_processors
 from parity_decoders.slots import compute_logits, find_precision
-from parity_decoders.verification import make_law
+from parity_decoders.verification import make_probs
 
 
 def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 0, **keywords: Any) -> Verification:
@@ -65,28 +65,28 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
         return follow_plain(model, start, noise=noise, leads=leads)
 
     plain = model.generate(**of_plain, custom_generate=transformers.wrap_decoder(ar))
-    laws = OwnLaws(model)
+    probs = OwnProbs(model)
     of_generate = {key: value for key, value in of_plain.items() if key not in transformers.OWN}
-    model.generate(**of_generate, custom_generate=laws.begin)
-    length = max(plain.shape[1], drawn.shape[1]) - laws.prompts.shape[1]
+    model.generate(**of_generate, custom_generate=probs.begin)
+    length = max(plain.shape[1], drawn.shape[1]) - probs.prompts.shape[1]
     noise = counted_noise(seed, range(len(plain)), torch.float32, plain.device)
-    looked = laws.look(plain, length, noise)
-    guidance = laws.distribution.guidance.scale if laws.distribution.guidance else 1.0
+    looked = probs.look(plain, length, noise)
+    guidance = probs.distribution.guidance.scale if probs.distribution.guidance else 1.0
     rounding = measure_rounding(looked, place_leads(leads, length), find_precision(model), guidance)
     module = importlib.import_module(f"parity_decoders.discrete.{name}")
     coupled: dict[str, Any] | None = getattr(module, "COUPLED_WITH", None)
     options = {**is_option, **keywords}
     if coupled is not None and all(options[key] == value for key, value in coupled.items()):
-        return judge(name, looked, laws.look(drawn, length, noise), rounding)
+        return judge(name, looked, probs.look(drawn, length, noise), rounding)
     if line := rounding.find_fault():
         return Verification(line, True, len(plain), int(looked.is_drawn.sum()))
     exact = getattr(module, "EXACT_WITH", {})
     lossless = module.CLAIM == "lossless" and all(options[key] == value for key, value in exact.items())
-    return laws.test(name, drawn, length, lossless)
+    return probs.test(name, drawn, length, lossless)
 
 
-class OwnLaws:
-    """The laws that `generate` samples, by the model's own `forward`."""
+class OwnProbs:
+    """The distributions that `generate` samples, by the model's own `forward`."""
 
     def __init__(self, model: Any):
         self.model = model
@@ -133,18 +133,18 @@ class OwnLaws:
         return logits[:, -len(tokens) :]
 
     def compute(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Yield for each row of tokens [B, L] the laws [L, V] of its tokens, each given those before it."""
+        """Yield for each row of tokens [B, L] the distributions [L, V] of its tokens, each given those before it."""
         positions = torch.arange(-1, tokens.shape[1] - 1, device=tokens.device)[None]
         if not self.distribution.needs_prefix():
             for row, x in enumerate(tokens):
-                yield make_law(self.distribution.apply(self.compute_logits(row, x), positions, None)[0])
+                yield make_probs(self.distribution.apply(self.compute_logits(row, x), positions, None)[0])
             return
         # a processor that reads the tokens before may depend on a row's number, so it is given all rows
         logits = torch.stack([self.compute_logits(row, x) for row, x in enumerate(tokens)], 1).flatten(0, 1)
         prefixes = [
             [torch.cat([prompt, x[:i]]) for i in range(len(x))] for prompt, x in zip(self.prompts, tokens, strict=True)
         ]
-        yield from make_law(self.distribution.apply(logits, positions, prefixes))
+        yield from make_probs(self.distribution.apply(logits, positions, prefixes))
 
     def look(self, sequences: Tensor, length: int, noise: Noise) -> Draws:
         """Compute the leads of the new tokens of sequences [B, P + n] under the noise."""
@@ -157,8 +157,8 @@ class OwnLaws:
         return Draws(tokens, is_drawn, torch.stack(leads).double())
 
     def test(self, name: str, sequences: Tensor, length: int, lossless: bool) -> Verification:
-        """Test the new tokens of sequences [B, P + n], each by its law given those before it. name: of the decoder;
-        lossless: whether it claims to be so. Raises DecodingError without parity-certify."""
+        """Test the new tokens of sequences [B, P + n], each by its distribution given those before it. name: of the
+        decoder; lossless: whether it claims to be so. Raises DecodingError without parity-certify."""
         try:
             from parity_certify import result_rows, teacher_forced
         except ImportError:
@@ -166,15 +166,15 @@ class OwnLaws:
                 f"{name}: tests of its tokens need parity-certify; allowed: with it installed"
             ) from None
         tokens, is_drawn = self.find_drawn(sequences, length)
-        laws = self.compute(tokens)
+        probs = self.compute(tokens)
 
-        def compute_laws(row: int, _: int) -> Tensor:
-            """Compute the laws [1, L, V] of the next row's tokens. A token behind its end is certain."""
-            p = next(laws)
+        def compute_probs(row: int, _: int) -> Tensor:
+            """Compute the distributions [1, L, V] of the next row's tokens. A token after its end is certain."""
+            p = next(probs)
             certain = torch.zeros_like(p).scatter(1, tokens[row][:, None], 1.0)
             return torch.where(is_drawn[row][:, None], p, certain)[None]
 
         settings: dict[str, Any] = {"rng": np.random.default_rng(0), "chunk": 1, "strict": False}
         with result_rows.set_alpha(LEVEL), torch.device("cpu"):  # the tests make tensors on the default device
-            rows = teacher_forced.run_battery(tokens.cpu().numpy(), compute_laws, length, **settings)
+            rows = teacher_forced.run_battery(tokens.cpu().numpy(), compute_probs, length, **settings)
         return judge_tests(name, rows, lossless, len(tokens))

@@ -5,7 +5,7 @@ pass of the target.
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
-        p = slots.compute_law(draft)
+        p = slots.compute_probs(draft)
         tokens, n_kept = verify(p, q, draft, point, ...)
         return slots.advance(tokens, n_kept, p)
 
@@ -22,36 +22,37 @@ from parity_decoders.grid import Grid, find_grid
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TokenModel
-from parity_decoders.sequence_buffer import SequenceBuffer, make_races
+from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials
 from parity_decoders.steps import Step
-from parity_decoders.verification import is_idle_on_cpu, make_law, race
+from parity_decoders.verification import is_idle_on_cpu, make_probs, sample_token
 
 
 class Drafts(NamedTuple):
     tokens: Tensor  # [B, W]
-    q: Tensor  # [B, W, V] the law each was drawn from; undefined where `point` is true
+    q: Tensor  # [B, W, V] the distribution each was drawn from; undefined where `point` is true
     point: Tensor  # [B, W] bool: a point mass (a repeated or forced token; a random one unless its q is uniform)
 
 
-class LawsByPosition:
-    """Laws of the n positions written last: that of position i is in place i modulo n, and is replaced there."""
+class ProbsByPosition:
+    """Distributions of the n positions written last: that of position i is in place i modulo n, and is replaced
+    there."""
 
     def __init__(self, noise: Noise, n: int, V: int):
-        """Make room for n laws over V tokens of each row of the noise, in its dtype."""
+        """Make room for n distributions over V tokens of each row of the noise, in its dtype."""
         self.values = noise.keys.new_zeros(len(noise.keys), n, V, dtype=noise.dtype)
         self.rows = torch.arange(len(noise.keys), device=noise.keys.device)[:, None]
 
     def read(self, positions: Tensor) -> Tensor:
-        """Read the laws [B, S, V] of positions [B, S]."""
+        """Read the distributions [B, S, V] of positions [B, S]."""
         return self.values[self.rows, positions % self.values.shape[1]]
 
-    def write(self, positions: Tensor, laws: Tensor) -> None:
-        """Write the laws [B, S, V] of positions [B, S]."""
-        self.values[self.rows, positions % self.values.shape[1]] = laws.to(self.values.dtype)
+    def write(self, positions: Tensor, probs: Tensor) -> None:
+        """Write the probs [B, S, V] of positions [B, S]."""
+        self.values[self.rows, positions % self.values.shape[1]] = probs.to(self.values.dtype)
 
 
 class Window:
-    """The slots of a pass, and the laws that are carried from pass to pass.
+    """The slots of a pass, and the distributions that are carried from pass to pass.
 
     line              the tokens written so far
     positions [B, W]  position of each slot
@@ -75,9 +76,9 @@ class Window:
     ):
         """Set up an empty window of `size` slots. init, refine, random: see `sjd`; warm: see `sjd_coupled`.
 
-        shared  a position has one race in all passes, which its drafts are drawn by too; else each pass draws anew
-        stores  the laws that drafts keep: the target's of the pass that drew them, "own" ones that the decoder gives,
-                or none
+        shared  a position has one draw in all passes, which its drafts are drawn by too; else each pass draws anew
+        stores  the distributions that drafts keep: the target's of the pass that drew them, "own" ones that the decoder
+                gives, or none
         """
         self.model = model
         self.noise = noise
@@ -87,16 +88,16 @@ class Window:
         self.refine = refine
         self.warm = warm
         self.line = SequenceBuffer(model, start, size)
-        self.by_position = make_races(self.line, noise) if shared else None
+        self.by_position = make_exponentials(self.line, noise) if shared else None
         # how far `init` looks back; drafts are made from no position before the frontier less this
         self.grid = find_grid(model) if init.endswith("above") else Grid(1)
         self.back = self.grid.find_widest()
-        makes_laws, V = init.startswith("sample") or stores == "p", model.vocab
-        self.laws = LawsByPosition(noise, self.back + size, V) if makes_laws else None  # the target's
-        self.draft_laws = LawsByPosition(noise, size, V) if stores == "own" else self.laws if stores == "p" else None
+        makes_probs, V = init.startswith("sample") or stores == "p", model.vocab
+        self.probs = ProbsByPosition(noise, self.back + size, V) if makes_probs else None  # the target's
+        self.draft_probs = ProbsByPosition(noise, size, V) if stores == "own" else self.probs if stores == "p" else None
 
     def repeat(self, run_pass: Callable[[], Step]) -> Passes:
-        """Make the passes of a decoder of `run_pass`, which drafts, computes laws, verifies and advances this
+        """Make the passes of a decoder of `run_pass`, which drafts, computes distributions, verifies and advances this
         window."""
 
         def run() -> Step:
@@ -119,7 +120,7 @@ class Window:
         """Draw U(0, 1) [B, W] for a use of `Noise`, one for each slot of the pass, numbered by `index`."""
         return self.noise.uniform(use, self.index)
 
-    def draw_races(self) -> Tensor:
+    def draw_exponentials(self) -> Tensor:
         """Draw the unit exponentials [B, W, V] by which the pass's tokens are drawn; the same in one pass, however
         often asked."""
         if self.exponential is None:
@@ -129,10 +130,11 @@ class Window:
                 self.exponential = self.noise.exponential("sample", self.index, self.model.vocab)
         return self.exponential
 
-    def compute_law(self, draft: Tensor) -> Tensor:
-        """Compute p [B, W, V], the target's law of each slot given the drafts [B, W] before it, in one pass."""
+    def compute_probs(self, draft: Tensor) -> Tensor:
+        """Compute p [B, W, V], the target's distribution of each slot given the drafts [B, W] before it, in one
+        pass."""
         feed = torch.cat([self.line.read_last_token(), draft[:, :-1]], 1)
-        return make_law(self.model.logits(feed, (self.positions - 1).clamp(max=self.model.length - 1)))
+        return make_probs(self.model.logits(feed, (self.positions - 1).clamp(max=self.model.length - 1)))
 
     def find_new_slots(self) -> Tensor:
         """Find the slots [B, W] bool that hold no draft of the last pass."""
@@ -143,30 +145,30 @@ class Window:
         slots or, without `refine`, in all."""
         new = self.find_new_slots()
         tokens, q, point = self.make_fresh_drafts()
-        if self.draft_laws is not None:
-            carried = self.draft_laws.read(self.positions)
-            has_laws = self.has_uniform or self.init.startswith("sample")
-            q = torch.where(new[..., None], q, carried) if has_laws else carried
+        if self.draft_probs is not None:
+            carried = self.draft_probs.read(self.positions)
+            has_probs = self.has_uniform or self.init.startswith("sample")
+            q = torch.where(new[..., None], q, carried) if has_probs else carried
         tokens = torch.where(new, tokens, self.line.tokens.gather(1, self.positions + 1))
         drafts = Drafts(tokens, q, new & point)
         return self._warm_drafts(drafts) if self.warm else drafts
 
     def _warm_drafts(self, drafts: Drafts) -> Drafts:
-        """Replace the drafts of rows in their second pass by draws from the law at the frontier, because the laws after
-        it were computed on random tokens."""
+        """Replace the drafts of rows in their second pass by draws from the distribution at the frontier, because the
+        distributions after it were computed on random tokens."""
         second = self.line.age == 1
         if is_idle_on_cpu(second):
             return drafts
-        assert self.draft_laws is not None
-        q = self.draft_laws.read(self.line.frontier[:, None] - 1).expand_as(drafts.q)
-        drawn = self._force_tokens(race(q, self._draw_draft_races()), q, torch.zeros_like(drafts.point))
+        assert self.draft_probs is not None
+        q = self.draft_probs.read(self.line.frontier[:, None] - 1).expand_as(drafts.q)
+        drawn = self._force_tokens(sample_token(q, self._draw_draft_exponentials()), q, torch.zeros_like(drafts.point))
         tokens, point = (torch.where(second, drawn[i], drafts[i]) for i in (0, 2))
         return Drafts(tokens, torch.where(second[..., None], q, drafts.q), point)
 
     def make_fresh_drafts(self) -> Drafts:
         """Make drafts by `init` (sec. 4.2): random tokens; or the token of the nearest position written to the left or
-        above, or a draw from the law predicted there. Where that position does not exist: random. Where the grammar
-        forces a token: that one."""
+        above, or a draw from the distribution predicted there. Where that position does not exist: random. Where the
+        grammar forces a token: that one."""
         V = self.model.vocab
         tokens = (self.draw_uniforms("draft") * V).long().clamp(max=V - 1)
         point = torch.full_like(tokens, not self.has_uniform, dtype=torch.bool)
@@ -177,9 +179,9 @@ class Window:
                 tokens = torch.where(exists, self.line.tokens.gather(1, source + 1), tokens)
                 point = point | exists
             else:
-                assert self.laws is not None
-                uniform, q = q, self.laws.read(source)
-                tokens = torch.where(exists, race(q, self._draw_draft_races()), tokens)
+                assert self.probs is not None
+                uniform, q = q, self.probs.read(source)
+                tokens = torch.where(exists, sample_token(q, self._draw_draft_exponentials()), tokens)
                 if self.has_uniform:
                     q = torch.where(exists[..., None], q, uniform)
                 point = point & ~exists
@@ -204,11 +206,11 @@ class Window:
         forced = self.read_forced()
         return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
 
-    def _draw_draft_races(self) -> Tensor:
+    def _draw_draft_exponentials(self) -> Tensor:
         """Draw the unit exponentials [B, W, V] by which drafts are drawn: those of the tokens if `shared`, else
         others."""
         if self.by_position is not None:
-            return self.draw_races()
+            return self.draw_exponentials()
         return self.noise.exponential("draft race", self.index, self.model.vocab)
 
     def advance(
@@ -219,10 +221,10 @@ class Window:
         own: Tensor | None = None,
         nodes: Tensor | None = None,
     ) -> Step:
-        """Write the pass's tokens [B, W], of which the first n_kept [B] are final, and the laws that the window stores:
-        p [B, W, V], the target's, and the drafts' `own` [B, W, V]. Return the step, with its `nodes`."""
-        if self.laws is not None and p is not None:
-            self.laws.write(self.positions, p)
-        if own is not None and self.draft_laws is not None and self.draft_laws is not self.laws:
-            self.draft_laws.write(self.positions, own)
+        """Write the pass's tokens [B, W], of which the first n_kept [B] are final, and the distributions that the
+        window stores: p [B, W, V], the target's, and the drafts' `own` [B, W, V]. Return the step, with its `nodes`."""
+        if self.probs is not None and p is not None:
+            self.probs.write(self.positions, p)
+        if own is not None and self.draft_probs is not None and self.draft_probs is not self.probs:
+            self.draft_probs.write(self.positions, own)
         return self.line.advance(tokens, n_kept.clamp(max=self.size), nodes)

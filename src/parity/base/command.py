@@ -25,7 +25,7 @@ from parity.base.machine import cores, describe_hardware, gpu, resolve_device
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
-MENDED = {  # for each error of the system that the user can mend, this says how
+REMEDIES = {  # for each error of the system that the user can fix, this says how
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let it be read and written"),
     errno.EFBIG: "allow larger files",
@@ -82,7 +82,7 @@ def add_own_device(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Call `main`, a command. An error that the user can mend ends it with one line and exit code 1, Ctrl-C with
+    """Call `main`, a command. An error that the user can fix ends it with one line and exit code 1, Ctrl-C with
     "stopped" and 130; other errors propagate. On success prints the job's CPU time and memory, except on a terminal."""
     try:
         main()
@@ -100,15 +100,15 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def describe_mendable(error: Exception) -> str | None:
-    """Describe an error that the user can mend (ParityError, DecodingError, a full disk, no right to write, too
+    """Describe an error that the user can fix (ParityError, DecodingError, a full disk, no right to write, too
     little memory) in one line; None for any other."""
     if isinstance(error, ParityError | DecodingError):
         return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and SCARCE.search(str(error))):
         cause = " ".join(str(error)[:200].split()) or "of the process"
         return f"too little memory ({cause}); run again with more"
-    if isinstance(error, OSError) and error.errno in MENDED:
-        return f"{error.filename or 'a file'}: {error.strerror}; {MENDED[error.errno]} and run again"
+    if isinstance(error, OSError) and error.errno in REMEDIES:
+        return f"{error.filename or 'a file'}: {error.strerror}; {REMEDIES[error.errno]} and run again"
     return None
 
 

@@ -16,7 +16,7 @@ from parity.base.errors import ParityError
 
 T = TypeVar("T")
 
-RENDERED = 8  # number of pictures that are decoded from tokens at once, if nothing else is said
+RENDERED = 8  # number of images that are decoded from tokens at once, if nothing else is said
 HELD: dict[str, IO[str]] = {}  # holds the devices that this process has claimed, each with its locked file
 ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # a cluster puts a job's id into one of these
 

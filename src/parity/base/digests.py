@@ -26,7 +26,7 @@ INDEX = ".index.json"  # a file whose name ends so lists which shard holds which
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.\w+")
 # this matches a folder in the Hugging Face cache, where repositories often hold the same weights in two formats
 CACHED = re.compile(r"/models--[^/]+/snapshots/[0-9a-f]{40}(/|$)")
-LARGE = 1 << 22  # the digest of a file of so many bytes (4 MiB) or more is cached
+LARGE = 1 << 22  # the digest of a file of this many bytes (4 MiB) or more is cached
 SETTLED = 2 * 10**9  # a file written fewer nanoseconds ago may change again without a new modification time
 
 

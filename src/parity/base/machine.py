@@ -16,7 +16,7 @@ from parity.base.errors import ParityError
 
 COMMAND = "PARITY_COMMAND"  # this environment variable holds the command as it was typed; the report shows it
 SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # no page may show values of flags that end so
-PROBABILITIES = 1 << 26  # so many are held at once where whole laws are computed: 256 MiB in float32
+PROBABILITIES = 1 << 26  # this many are held at once where whole distributions are computed: 256 MiB in float32
 
 
 def describe_machine() -> dict[str, str | int]:
@@ -71,7 +71,7 @@ def redact_command(words: Sequence[str]) -> str:
 
 def describe_commit(folder: Path) -> str:
     """Return the short hash of the commit checked out in the repository that tracks a folder, with " with changes"
-    behind it if tracked files there differ; a remark if no repository tracks it."""
+    after it if tracked files there differ; a remark if no repository tracks it."""
 
     def git(*words: str) -> str:
         """Run git in the folder and return what it prints; "" if it fails or takes over ten seconds."""
@@ -141,13 +141,13 @@ def check_place(folder: Path) -> None:
 
 def use_package(*sources: Path, is_main: bool = True) -> None:
     """Set PYTHONPATH to `sources` and put this interpreter first on PATH, for the commands of rules. If the workflow is
-    not `is_main` but a module of another, what PYTHONPATH held stays behind `sources`."""
+    not `is_main` but a module of another, what PYTHONPATH held stays after `sources`."""
     inherited = [] if is_main else list(filter(None, [os.environ.get("PYTHONPATH")]))
     os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *inherited])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def limit_rows(most: int, length: int, vocab: int) -> int:
-    """Return how many rows of laws [length, vocab] are computed at once: `most`, or fewer that hold PROBABILITIES
-    together, at least one."""
+    """Return how many rows of distributions [length, vocab] are computed at once: `most`, or fewer that hold
+    PROBABILITIES together, at least one."""
     return max(1, min(most, PROBABILITIES // (length * vocab)))

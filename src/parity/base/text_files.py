@@ -133,7 +133,7 @@ def read_tab_separated(text: str) -> Iterator[tuple[int, list[str]]]:
 def read_comma_separated(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line, and the fields, of every row of a CSV text (RFC 4180) that is not empty.
 
-    Raises ValueError if a quote is not closed, or a field goes on behind its closing quote.
+    Raises ValueError if a quote is not closed, or a field goes on after its closing quote.
     """
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     while True:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from parity.base.errors import ParityError
 
-WIDEST = 40  # the name of a method with its options is cut off after so many characters
+WIDEST = 40  # the name of a method with its options is cut off after this many characters
 
 
 def gain(row: Mapping[str, str]) -> str:

@@ -36,7 +36,7 @@ N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
 # rotary tables that older versions of libraries stored: they are computed, and files that have them are read as others
 TABLES = re.compile(r"(?:^|\.)(?:rotary_emb\.(?:inv_freq|cos_cached|sin_cached)|rope\.freqs|rotary_pos_emb\.inv_freq)$")
-MAPPED = 1 << 27  # so many bytes of a pickle are read before its mapped memory is released
+MAPPED = 1 << 27  # this many bytes of a pickle are read before its mapped memory is released
 
 
 def verify_files(folder: Path, names: dict[str, str], label: str, made_by: str) -> dict[str, Any]:

@@ -66,7 +66,10 @@ def certify(
     gaps = find_gaps(rows)
     value = replace(
         value,
-        tested=(f"the joint law of all tokens on each of {len(targets(models))} models", f"options {used or 'none'}"),
+        tested=(
+            f"the joint distribution of all tokens on each of {len(targets(models))} models",
+            f"options {used or 'none'}",
+        ),
         untested=(*["other options"] * bool(used), "other models and longer outputs", *gaps),
     )
     return Certificate(value, rows, name, claim, {"warnings": gaps})

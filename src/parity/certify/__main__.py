@@ -35,7 +35,7 @@ def digest_decoder(name: str) -> str:
 
 
 def run_decoder(a: argparse.Namespace) -> int:
-    """certify a decoder with the signature of Parity's discrete ones, on models whose law is known"""
+    """certify a decoder with the signature of Parity's discrete ones, on models whose distribution is known"""
     from parity.base.command import pin_threads
 
     pin_threads(1)  # torch gets one thread, as tensors are small; --threads runs chunks side by side

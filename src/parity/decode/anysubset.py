@@ -77,7 +77,7 @@ def count_plain_passes(model: AnySubsetModel, start: Infilling, options: dict[st
 
 def time_networks(model: AnySubsetModel, clock: Clock) -> Timed:
     """Put a timed network in the place of the one that there is."""
-    return Timed(model, "target", clock, ("laws",))
+    return Timed(model, "target", clock, ("probs",))
 
 
 def parameters(loaded: Any) -> dict[str, int]:

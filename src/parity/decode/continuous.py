@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.continuous import Chain, ContinuousModel, Pair, PathNoise, Start, TokenLaws, draw_order
+from parity_decoders.protocols.continuous import (
+    Chain,
+    ContinuousModel,
+    Pair,
+    PathNoise,
+    Start,
+    TokenDistributions,
+    draw_order,
+)
 from parity_decoders.steps import Draw
 from torch import Tensor
 
@@ -130,30 +138,31 @@ def add_time(counts: dict[str, float], name: str, device: torch.device) -> Itera
 
 
 @dataclass
-class ClockedLaws:
-    """Laws that time what a test of drafts asks of them: densities, and the draws of its residual."""
+class ClockedDistributions:
+    """Distributions that time what a test of drafts asks of them: densities, and the draws of its residual."""
 
-    law: TokenLaws
+    distribution: TokenDistributions
     counts: dict[str, float]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.law, name)
+        return getattr(self.distribution, name)
 
     def propose(self, path: PathNoise) -> Tensor:
         with add_time(self.counts, "residual_seconds", self.log_sigma.device):
-            return self.law.propose(path)
+            return self.distribution.propose(path)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
         with add_time(self.counts, "density_seconds", x.device):
-            return self.law.log_density(x, inner)
+            return self.distribution.log_density(x, inner)
 
-    def rows(self, which: Tensor) -> "ClockedLaws":
-        return ClockedLaws(self.law.rows(which), self.counts)
+    def rows(self, which: Tensor) -> "ClockedDistributions":
+        return ClockedDistributions(self.distribution.rows(which), self.counts)
 
 
 @dataclass
 class Clocked:
-    """A model that counts and times its two halves: conditions (the network) and its head, by laws or step by step."""
+    """A model that counts and times its two halves: conditions (the network) and its head, by distributions or step by
+    step."""
 
     model: ContinuousModel
     row: Tensor  # [n] for each row of the model, the row of the batch that it is
@@ -180,14 +189,15 @@ class Clocked:
         self.depth[self.row] += 1
         return condition
 
-    def law(self, condition: Any, path: PathNoise) -> TokenLaws:
-        """Compute the model's laws, clocked; add the time and a call of the head for each of its steps to counts."""
+    def distribution(self, condition: Any, path: PathNoise) -> TokenDistributions:
+        """Compute the model's distributions, clocked; add the time and a call of the head for each of its steps to
+        counts."""
         with add_time(self.counts, "head_seconds", self.depth.device):
-            law = self.model.law(condition, path)
+            distribution = self.model.distribution(condition, path)
         self.counts["head_calls"] += self.model.steps
-        self.counts["head_rows"] += self.model.steps * len(law.log_sigma)
+        self.counts["head_rows"] += self.model.steps * len(distribution.log_sigma)
         self.depth[self.row] += self.model.steps
-        return ClockedLaws(law, self.counts)
+        return ClockedDistributions(distribution, self.counts)
 
     def chain(self, condition: Any) -> "ClockedChain":
         chain = self.model.chain(condition)

@@ -106,7 +106,7 @@ def slice_rows(rows: Rows, which: slice) -> Rows:
 
 
 def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
-    wide = torch.float64 if spec.get("dtype") == "float64" else torch.float32  # laws are float32 or wider
+    wide = torch.float64 if spec.get("dtype") == "float64" else torch.float32  # distributions are float32 or wider
     return batch_noise(spec["seed"], rows["ids"].tolist(), str(loaded.device), wide)
 
 

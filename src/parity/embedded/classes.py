@@ -1,4 +1,4 @@
-"""Class-conditional Scenes: pictures of one large plain thing on any ground; 60 classes, a shape and its colour each.
+"""Class-conditional Scenes: images of one large plain thing on any ground; 60 classes, a shape and its colour each.
 
 Place, shade, ground and its style are drawn; captions whose hash is 0 modulo 8 are held out, as in all Scenes.
 """
@@ -21,7 +21,7 @@ def draw_scene_of_class(label: int, rng: np.random.Generator, test: bool | None 
 
 
 def draw_example(seed: int, test: bool | None = None) -> tuple[int, str, np.ndarray]:
-    """Draw class, caption and picture uint8 [64, 64, 3] by a seed; for `test` see `draw_scene_of_class`."""
+    """Draw class, caption and image uint8 [64, 64, 3] by a seed; for `test` see `draw_scene_of_class`."""
     rng = np.random.default_rng([seed, 66])
     label = int(rng.integers(len(CLASSES)))
     drawn = draw_scene_of_class(label, rng, test)

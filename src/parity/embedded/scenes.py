@@ -1,8 +1,8 @@
-"""Scenes: a procedural set of captioned 64x64 pictures, the embedded experiment's data.
+"""Scenes: a procedural set of captioned 64x64 images, the embedded experiment's data.
 
 A scene is a function of its seed. A caption names what is fixed (colours, shapes, sizes, textures, relation or count,
 the background); everything else (exact place, hue, stripe direction and phase, gradient direction, grain) is drawn, so
-one caption has many pictures.
+one caption has many images.
 """
 
 import hashlib
@@ -13,10 +13,10 @@ import numpy as np
 
 from parity.base.errors import ParityError
 
-SIZE = 64  # a picture has so many pixels a side
+SIZE = 64  # an image has this many pixels a side
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
 TEXTURES = ("plain", "striped", "dotted", "checkered")
-SIZES = {"small": 0.13, "large": 0.22}  # things have these half-widths, in picture sides
+SIZES = {"small": 0.13, "large": 0.22}  # things have these half-widths, in image sides
 COUNTS = {"two": 2, "three": 3}
 RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
 BACKGROUNDS = ("plain", "gradient", "cloudy")
@@ -118,7 +118,7 @@ COVERS = {  # shapes are where these functions of x, y [H, W] from the centre, a
 
 
 def cover_texture(name: str, x: np.ndarray, y: np.ndarray, phase: Sequence[float], angle: float) -> np.ndarray:
-    """Compute where a texture has its second shade, bool, at points x, y in picture sides: with stripes across `angle`,
+    """Compute where a texture has its second shade, bool, at points x, y in image sides: with stripes across `angle`,
     shifted by `phase`, two shares of a period. Nowhere for "plain"."""
     if name == "striped":
         u = x * np.cos(angle) + y * np.sin(angle)
@@ -144,7 +144,7 @@ def shade_figure(colour: np.ndarray) -> np.ndarray:
 
 
 def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """Draw the centres (x, y) of a scene's figures, in picture sides: clearly apart if in a relation, else disjoint."""
+    """Draw the centres (x, y) of a scene's figures, in image sides: clearly apart if in a relation, else disjoint."""
     if scene.relation:
         dx, dy = RELATIONS[scene.relation]
         gap = rng.uniform(0.21, 0.25)
@@ -163,7 +163,7 @@ def _draw_centres(scene: Scene, rng: np.random.Generator) -> list[tuple[float, f
 
 
 def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Render a picture of a scene, uint8 [64, 64, 3]; `rng` draws places, hues, textures and grain."""
+    """Render an image of a scene, uint8 [64, 64, 3]; `rng` draws places, hues, textures and grain."""
     axis = (np.arange(2 * SIZE) + 0.5) / (2 * SIZE)  # each pixel is sampled at 2 x 2 points, which are averaged below
     x, y = np.meshgrid(axis, axis)
 
@@ -191,12 +191,12 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         phase, angle = rng.random(2).tolist(), rng.integers(4) * np.pi / 4
         texture = cover_texture(figure.texture, x, y, phase, angle)[..., None]
         canvas += coverage * (colour + texture * (shade_figure(colour) - colour) - canvas)
-    picture = canvas.reshape(SIZE, 2, SIZE, 2, 3).mean((1, 3)) + rng.normal(0, 0.006, (SIZE, SIZE, 1))
-    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
+    image = canvas.reshape(SIZE, 2, SIZE, 2, 3).mean((1, 3)) + rng.normal(0, 0.006, (SIZE, SIZE, 1))
+    return (np.clip(image, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def draw_example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
-    """Draw the caption and the picture uint8 [64, 64, 3] of a seed; for `test` see `draw_scene`."""
+    """Draw the caption and the image uint8 [64, 64, 3] of a seed; for `test` see `draw_scene`."""
     scene, rng = draw_scene(seed, test)
     return scene.caption, render(scene, rng)
 
@@ -239,15 +239,15 @@ def parse(caption: str) -> Scene:
 
 
 def draw_ground_truth(caption: str, seed: int) -> np.ndarray:
-    """Draw a picture uint8 [64, 64, 3] of the scene that a caption describes: what a perfect model could have drawn."""
+    """Draw an image uint8 [64, 64, 3] of the scene that a caption describes: what a perfect model could have drawn."""
     return render(parse(caption), np.random.default_rng([seed, 65]))
 
 
-def reduce_pictures(pictures: np.ndarray, side: int) -> np.ndarray:
-    """Reduce pictures uint8 [n, H, H, 3] to [n, side, side, 3] by means over squares of pixels; `side` divides H."""
-    n = len(pictures)
-    high = pictures.shape[1]
+def reduce_images(images: np.ndarray, side: int) -> np.ndarray:
+    """Reduce images uint8 [n, H, H, 3] to [n, side, side, 3] by means over squares of pixels; `side` divides H."""
+    n = len(images)
+    high = images.shape[1]
     if high == side:
-        return pictures
-    cut = pictures.reshape(n, side, high // side, side, high // side, 3)
+        return images
+    cut = images.reshape(n, side, high // side, side, high // side, 3)
     return (cut.mean((2, 4)) + 0.5).astype(np.uint8)

@@ -119,7 +119,7 @@ MASK = "<mask>"
 SEPARATOR = "<sep>"
 LINE = "<line>"
 INDENT = "<indent>"
-LENGTH = 128  # a training text has so many words
+LENGTH = 128  # a training text has this many words
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from parity.embedded.scenes import WORDS
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PREFIX = 24  # the embedded networks read captions of at most so many tokens
+PREFIX = 24  # the embedded networks read captions of at most this many tokens
 VOCAB = len(WORDS) + 3
 
 

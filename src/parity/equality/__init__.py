@@ -1,1 +1,2 @@
-"""Does a decoder draw from the target's law? Tests of known size and stated power (docs/explanation/lossless.md)."""
+"""Does a decoder draw from the target's distribution? Tests of known size and stated power
+(docs/explanation/lossless.md)."""

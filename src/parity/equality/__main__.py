@@ -3,7 +3,8 @@
 Of a decoder of your own: `parity certify decoder`.
 
     tests --kind K --method NAME --spec JSON --out rows.json         the next two, as the workflow asks for them
-    exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
+    exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose distribution is
+                                                                     known
     long --kind K --method NAME ... --out rows.json                  the same at its own options, on long models
 
 --out files hold {"rows": [...], "seconds": s}; see parity_certify.result_rows for a row. Layers that look
@@ -34,7 +35,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "seeds": {"type": json.loads, "default": [0, 1], "help": "JSON list; the second repeats a rejection"},
     "draws": {"type": int, "help": "of the Monte-Carlo null"},
     "alpha": {"type": float, "default": R.ALPHA, "help": "level of tests and bounds (%(default)s)"},
-    "longest": {"type": int, "default": 0, "help": "discrete: tokens of the pictures, if more than 256"},
+    "longest": {"type": int, "default": 0, "help": "discrete: tokens of the images, if more than 256"},
     "pathwise": {"action": "store_true", "help": "for decoders coupled to plain decoding: token for token too"},
     "spec": {"type": json.loads, "required": True, "help": "JSON: the settings of exact and long, by name"},
 }

@@ -1,4 +1,4 @@
-"""The exact layer: test a decoder on models whose law is known.
+"""The exact layer: test a decoder on models whose distribution is known.
 
     exact(decoder, targets, options, n=1_000_000, seeds=[0, 1]) -> rows      targets: see parity.equality.targets
 

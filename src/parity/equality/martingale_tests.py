@@ -1,4 +1,4 @@
-"""Tests of long sequences: projections whose law is known where the joint cannot be enumerated.
+"""Tests of long sequences: projections whose distribution is known where the joint cannot be enumerated.
 
 Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p', so its sum over the tokens of a context
 (what is known before x is drawn) is normal with the sum of these covariances: a martingale central limit (Hall & Heyde
@@ -14,13 +14,13 @@ Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p',
     agreement      whether any two sequences of a batch of a run's size agree more often than independent ones do
     noise          whether a random number is read in two rows or at two places (parity.equality.targets.long)
     rows           whether neighbouring sequences agree as often as independent ones do
-    pairs          counts of any two tokens of a sequence, against their law
+    pairs          counts of any two tokens of a sequence, against their distribution
 
 A test of many tables is their smallest p times their number. A token of probability zero rejects by itself.
 
-Shapes of arguments: tokens [n, L]; p [n, L, V], the law of each token given the past; is_drawn [n, L] bool, tokens that
-no grammar forces and no prompt holds (p is zero elsewhere); free [L], positions where a row has such a token. `columns`
-of a row name its model and sample.
+Shapes of arguments: tokens [n, L]; p [n, L, V], the distribution of each token given the past; is_drawn [n, L] bool,
+tokens that no grammar forces and no prompt holds (p is zero elsewhere); free [L], positions where a row has such a
+token. `columns` of a row name its model and sample.
 """
 
 import math
@@ -34,7 +34,7 @@ from parity_certify.result_rows import Row
 from scipy import optimize, special, stats
 
 LEAST = 20.0  # least variance of a token's count for the normal limit to hold; rarer tokens are pooled
-CELL = 40.0  # least expected count of a cell of two tokens; so many, because the smallest p of 2,000 tables is tested
+CELL = 40.0  # least expected count of a cell of two tokens; this many, because the smallest p of 2,000 tables is tested
 PARTS = 8
 TESTS = (
     "positions", "slots", "transitions", "distances", "likelihood", "likelihood spread", "correlations", "rows",
@@ -47,12 +47,12 @@ class Tables(NamedTuple):
 
     chi2: np.ndarray
     df: np.ndarray  # degrees of freedom of the table's chi-square
-    tv: np.ndarray  # total variation per token between counts and laws, averaged over contexts
+    tv: np.ndarray  # total variation per token between counts and distributions, averaged over contexts
     weight: np.ndarray  # tokens times the inverse probabilities of the two likeliest, see `compute_detectable_tv`
 
 
 def multiply_pairs(p: np.ndarray) -> np.ndarray:
-    """Compute the upper triangle of p p' [..., V (V + 1) / 2] of laws [..., V]."""
+    """Compute the upper triangle of p p' [..., V (V + 1) / 2] of distributions [..., V]."""
     i, j = np.triu_indices(p.shape[-1])
     return p[..., i] * p[..., j]
 
@@ -63,12 +63,13 @@ def encode_one_hot(tokens: np.ndarray, V: int) -> np.ndarray:
 
 
 def sum_by_earlier_token(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Sum over rows, for every two positions i < j and by the token at i: tokens at j [L, V, L, V], their laws, and
-    `multiply_pairs` of these; only where the token at j is drawn. One product of matrices for 16 positions."""
+    """Sum over rows, for every two positions i < j and by the token at i: tokens at j [L, V, L, V], their
+    distributions, and `multiply_pairs` of these; only where the token at j is drawn. One product of matrices for 16
+    positions."""
     n, L, V = p.shape
     indicators = encode_one_hot(tokens, V)
-    laws = p.astype(np.float32)
-    terms = np.concatenate([indicators, laws, multiply_pairs(laws)], 2) * is_drawn[..., None].astype(np.float32)
+    probs = p.astype(np.float32)
+    terms = np.concatenate([indicators, probs, multiply_pairs(probs)], 2) * is_drawn[..., None].astype(np.float32)
     result = np.zeros((L, V, L, terms.shape[2]))
     for i in range(0, L, 16):
         sums = indicators[:, i : i + 16].reshape(n, -1).T @ terms[:, i:].reshape(n, -1)
@@ -79,7 +80,7 @@ def sum_by_earlier_token(tokens: np.ndarray, p: np.ndarray, is_drawn: np.ndarray
 def add_contexts(sums: Sequence[np.ndarray], table: np.ndarray) -> Tables:
     """Compute the chi-squares of C contexts and add them up to their tables, numbered by table [C].
 
-    sums  counts [C, V], sums of laws, and sums of `multiply_pairs` of laws
+    sums  counts [C, V], sums of distributions, and sums of `multiply_pairs` of distributions
 
     In a context, tokens of too small a variance, and the rarest of the others, are one cell together, whose count the
     others' give. Contexts without degrees of freedom do not count.
@@ -121,7 +122,7 @@ def find_noncentrality(df: float, level: float) -> float:
 
 def compute_detectable_tv(t: Tables) -> float:
     """Compute the smallest total variation per token that the largest table finds with probability POWER at its
-    corrected level, if that share of each law moves from one likely token to another."""
+    corrected level, if that share of each distribution moves from one likely token to another."""
     best = int(t.weight.argmax())
     level = R.get_alpha() / max(1, int((t.df > 0).sum()))
     return math.sqrt(find_noncentrality(float(t.df[best]), level) / t.weight[best])
@@ -161,7 +162,7 @@ def make_slot_row(
 ) -> Row:
     """Test the tokens of every slot, slot [n, L] of each token in its pass, and those of every slot and token before.
 
-    terms  [n, L, ...] each: one-hot tokens, laws and their `multiply_pairs`; zero where nothing is drawn
+    terms  [n, L, ...] each: one-hot tokens, distributions and their `multiply_pairs`; zero where nothing is drawn
     """
     V, S = terms[0].shape[2], int(slot.max()) + 1
     token_before = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
@@ -311,11 +312,11 @@ def make_agreement_row(
     is_drawn = find_drawn(p, is_known)
     logs, largest, n_compared, total_expected = [], 0.0, 0, 0.0
     for start in range(0, len(tokens) - 1, size):
-        x, law, drawn = (a[start : start + size] for a in (tokens, p, is_drawn))
+        x, probs, drawn = (a[start : start + size] for a in (tokens, p, is_drawn))
         a, b = np.triu_indices(len(x), 1)
         both_drawn = drawn[a] & drawn[b]
         agree = ((x[a] == x[b]) & both_drawn).sum(1)
-        dots = np.einsum("alv,blv->abl", law, law, optimize=True)[a, b]
+        dots = np.einsum("alv,blv->abl", probs, probs, optimize=True)[a, b]
         expected = (dots * both_drawn).sum(1)
         logs.append(agree * math.log(2) - expected)
         total_expected += float(expected.sum())
@@ -331,17 +332,17 @@ def make_agreement_row(
     return R.make_row(layer, "agreement", n_compared, p_value=p_value, note=note, **values)
 
 
-def make_pair_row(layer: str, tokens: np.ndarray, pair_law: np.ndarray, free: np.ndarray, **columns: Any) -> Row:
-    """Test the counts of every two free positions' tokens by chi-squares against pair_law [L, V, L, V]; cells that
+def make_pair_row(layer: str, tokens: np.ndarray, pair_probs: np.ndarray, free: np.ndarray, **columns: Any) -> Row:
+    """Test the counts of every two free positions' tokens by chi-squares against pair_probs [L, V, L, V]; cells that
     expect fewer than CELL are pooled into one."""
     n, L = tokens.shape
-    V = pair_law.shape[1]
+    V = pair_probs.shape[1]
     indicators = encode_one_hot(tokens, V).reshape(n, -1)
     counts = (indicators.T @ indicators).astype(float).reshape(L, V, L, V)
     i, j = np.triu_indices(L, 1)
     both_free = free[i] & free[j]
     i, j = i[both_free], j[both_free]
-    drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * pair_law))
+    drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * pair_probs))
     is_pooled = mean < CELL
     is_small = np.where(is_pooled, mean, 0).sum(1) < CELL  # the pool takes the smallest other cell too
     smallest = np.where(is_pooled, np.inf, mean).argmin(1)
@@ -367,7 +368,7 @@ def make_support_row(layer: str, is_impossible: np.ndarray, **columns: Any) -> R
 
 def find_drawn(p: np.ndarray, is_known: np.ndarray) -> np.ndarray:
     """Find the tokens, [n, L] bool, that are not in the prompt, `is_known` [n, L], and not forced by a grammar, whose
-    law p [n, L, V] is certain in all rows."""
+    distribution p [n, L, V] is certain in all rows."""
     return ~is_known & ~((p.max(2) == 1) | is_known).all(0)
 
 
@@ -375,20 +376,20 @@ def make_sequence_rows(
     layer: str,
     tokens: np.ndarray,
     p: np.ndarray,
-    pair_law: np.ndarray | None,
+    pair_probs: np.ndarray | None,
     slot: np.ndarray | None,
     is_known: np.ndarray,
     scores: tuple[np.ndarray, np.ndarray] | None,
     skip_pairs: bool = False,
     **columns: Any,
 ) -> list[Row]:
-    """Make a result row for each test that can be run on tokens [n, L] with laws p [n, L, V].
+    """Make a result row for each test that can be run on tokens [n, L] with distributions p [n, L, V].
 
-    pair_law    [L, V, L, V] law of any two tokens, whatever stands between them, where it can be computed
+    pair_probs    [L, V, L, V] distribution of any two tokens, whatever stands between them, where it can be computed
     slot        [n, L] slot of each token in its pass, for decoders where it is known before the token is drawn
     is_known    [n, L] tokens of the prompt, which are not tested and only serve as contexts. p is given them all
-    scores      log p less its mean and its variance [n, L], where they are not those of p: p is then the law of parts
-                of a density's range
+    scores      log p less its mean and its variance [n, L], where they are not those of p: p is then the distribution
+                of parts of a density's range
     skip_pairs  leaves out the tests of every pair of positions, whose number grows with the square of the length
     """
     is_impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~is_known
@@ -400,8 +401,8 @@ def make_sequence_rows(
         *make_log_p_rows(layer, *scores, int(is_drawn.sum()), **columns),
         make_neighbour_row(layer, tokens, p, is_drawn, **columns),
     ]
-    if pair_law is not None:
-        rows.append(make_pair_row(layer, tokens, pair_law, np.asarray(is_drawn.any(0)), **columns))
+    if pair_probs is not None:
+        rows.append(make_pair_row(layer, tokens, pair_probs, np.asarray(is_drawn.any(0)), **columns))
     if is_impossible.any():
         rows.append(make_support_row(layer, is_impossible, **columns))
     return rows

@@ -1,6 +1,6 @@
 """Compare a decoder that is coupled to plain sampling by shared noise with plain sampling, token by token.
 
-In float64 a single difference rejects. In float32 a race between two nearly equal weights may turn on rounding, so
+In float64 a single difference rejects. In float32 a draw between two nearly equal weights may turn on rounding, so
 there the row states the rate and rejects nothing.
 """
 

@@ -1,25 +1,25 @@
 """Test whether rows of a run's own batches depend on each other: shared random numbers, or copies.
 
     dependence = RowDependence(tokens, batch, at_once, step)
-    dependence.add(first, p)            the target's laws p [b, L, V] of rows first..first + b - 1, in order
+    dependence.add(first, p)            the target's distributions p [b, L, V] of rows first..first + b - 1, in order
     dependence.make_row(seed=..., **columns)
 
-Each row has its own prompt, and so its own laws. On tokens of rows i < j of a batch two bets are made:
+Each row has its own prompt, and so its own distributions. On tokens of rows i < j of a batch two bets are made:
 
     agreement   (1[x_j = x_i] - p) (a - p) / (p (1 - p)), with p = p_j(x_i) and a = min(1, p / p_i(x_i)), the
-                probability of agreement if one random number had drawn both tokens as equal as possible: shared races,
+                probability of agreement if one random number had drawn both tokens as equal as possible: shared draws,
                 copies
-    ranks       4 r_j r_i, where r is a token's mid-rank under its own law less 1/2: one number for both inverse
-                distribution functions, and antithetic numbers
+    ranks       4 r_j r_i, where r is a token's mid-rank under its own distribution less 1/2: one number for both
+                inverse distribution functions, and antithetic numbers
 
-Given row i and the past of row j, a bet g has mean zero, whatever the laws. So the product of 1 + s g over all pairs of
-rows at a distance is an e-value, for any share s of the stake. So is its mean over distances and shares, whose inverse
-is a p-value (Waudby-Smith & Ramdas 2024, J. R. Stat. Soc. B 86). Which tokens are paired must be determined before row
-j's is drawn: those of the same position and, for decoders whose passes end in a correction, those of the same pass (see
-`number_by_pass`), because decoders number their draws by passes.
+Given row i and the past of row j, a bet g has mean zero, whatever the distributions. So the product of 1 + s g over all
+pairs of rows at a distance is an e-value, for any share s of the stake. So is its mean over distances and shares, whose
+inverse is a p-value (Waudby-Smith & Ramdas 2024, J. R. Stat. Soc. B 86). Which tokens are paired must be determined
+before row j's is drawn: those of the same position and, for decoders whose passes end in a correction, those of the
+same pass (see `number_by_pass`), because decoders number their draws by passes.
 
-Accepted lengths are not compared, because their law is unknown on a run's own model. Reused random numbers are tested
-in the long layer (`parity.equality.targets.long`).
+Accepted lengths are not compared, because their distribution is unknown on a run's own model. Reused random numbers are
+tested in the long layer (`parity.equality.targets.long`).
 """
 
 import math
@@ -108,25 +108,26 @@ class RowDependence:
 
     def add(self, first: int, p: Tensor) -> None:
         """Add the bets on rows first..first + b - 1, each against the rows before it in its batch, under the target's
-        laws p [b, L, V], which are normalised. Rows must be added in order."""
-        for j, law in enumerate(p.double(), first):
-            self._add_row(j, law / law.sum(-1, keepdim=True))
+        distributions p [b, L, V], which are normalised. Rows must be added in order."""
+        for j, probs in enumerate(p.double(), first):
+            self._add_row(j, probs / probs.sum(-1, keepdim=True))
 
-    def _add_row(self, j: int, law: Tensor) -> None:
-        """Add the bets on row j, whose laws are `law` [L, V], against the rows before it that were decoded with it."""
-        index = self.tokens[j].to(law.device)[:, None]
-        self.probability[j] = law.gather(-1, index)[:, 0].cpu().numpy()
-        self.rank[j] = law.cumsum(-1).gather(-1, index)[:, 0].cpu().numpy() - self.probability[j] / 2 - 0.5
+    def _add_row(self, j: int, probs: Tensor) -> None:
+        """Add the bets on row j, whose distributions are `probs` [L, V], against the rows before it that were decoded
+        with it."""
+        index = self.tokens[j].to(probs.device)[:, None]
+        self.probability[j] = probs.gather(-1, index)[:, 0].cpu().numpy()
+        self.rank[j] = probs.cumsum(-1).gather(-1, index)[:, 0].cpu().numpy() - self.probability[j] / 2 - 0.5
         earlier = np.arange(max(self.batch_starts[j], j - len(self.n_drawn) + 1), j)  # the m rows to bet against
         if not len(earlier):
             return
         distance = j - earlier
-        self.n_drawn[distance] += int((law.amax(-1) < 1).sum())
+        self.n_drawn[distance] += int((probs.amax(-1) < 1).sum())
         tokens = self.tokens[earlier]
         for key, numbers in self.numbers.items():
             position, is_paired = match_numbers(numbers[earlier], numbers[j])
             # `chance` [m, L] is the probability of agreement if rows are independent, `limit` if one number drew both.
-            chance = law[torch.as_tensor(position, device=law.device), tokens.to(law.device)].cpu().numpy()
+            chance = probs[torch.as_tensor(position, device=probs.device), tokens.to(probs.device)].cpu().numpy()
             limit = np.minimum(1, chance / self.probability[earlier])
             excess = (tokens.numpy() == self.tokens[j].numpy()[position]) - chance
             scale = (limit - chance) / np.maximum(chance * (1 - chance), 1e-30) * is_paired

@@ -12,7 +12,7 @@ LABELS = "classes:1000"  # a prompt set of numbers, as many as are asked for, wh
 
 def replace_absent_data(raw: dict[str, Any], captions: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Return a copy of a configuration without files of data that do not exist, and a line for each of them: prompts
-    become numbers, captions the workflow's own, texts embedded ones; pictures to compare with, and networks that judge,
+    become numbers, captions the workflow's own, texts embedded ones; images to compare with, and networks that judge,
     are left out. captions: prompts become the workflow's own captions too, of which there are few."""
     raw = copy.deepcopy(raw)
     lines: list[str] = []

@@ -116,7 +116,7 @@ class Variant:
     options: dict[str, Any]  # options of the method; on enumerable models lengths are capped at a few positions
     claim: str
     n: int  # number of sequences drawn on each enumerable model, or of tokens on each long one
-    longest: int = 0  # of long models: tokens of the longest picture of the experiment, if more than LONGEST
+    longest: int = 0  # of long models: tokens of the longest image of the experiment, if more than LONGEST
 
 
 def digest_prompts(prompts: Iterable[str]) -> str:
@@ -357,7 +357,7 @@ def variant(config: Config, cell: Cell) -> Variant | None:
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
     """Choose how a cell's method runs on long models: its options, the number of tokens, fewer for a lossy claim, and
-    the length of the experiment's pictures. None if it does not run on them, or `equality.long` is 0."""
+    the length of the experiment's images. None if it does not run on them, or `equality.long` is 0."""
     method = cell.spec["method"]
     options = cell.spec["options"]
     n = config.equality.long
@@ -368,7 +368,7 @@ def long_variant(config: Config, cell: Cell) -> Variant | None:
 
 
 def find_longest(config: Config, kind: str) -> int:
-    """Find how many tokens the longest pictures of an experiment's image models have; 0 for LONGEST or fewer, which
+    """Find how many tokens the longest images of an experiment's image models have; 0 for LONGEST or fewer, which
     long models always have, and for other kinds."""
     if kind != "discrete":
         return 0

@@ -186,7 +186,7 @@ def check_models(value: Config) -> None:
 
 
 def check_judges(value: Config) -> None:
-    """Check that the protocol is known and fits the CLIP network, and that networks that judge, and pictures to compare
+    """Check that the protocol is known and fits the CLIP network, and that networks that judge, and images to compare
     with, exist. Raises ConfigError."""
     recipes = weights.read_protocols()
     if value.protocol not in recipes:
@@ -358,10 +358,10 @@ def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -
 
 def check_causal(model: str, section: ContinuousSection) -> None:
     """Raise ConfigError for options by which a causal model would draw several tokens at a time, or verify each before
-    the one before is read: it has no law of a token before it has read the one before."""
+    the one before is read: it has no distribution of a token before it has read the one before."""
     for option, value, reason in (
         ("iterations", 0, "draws one token at a time"),
-        ("verify", "each", "has no law of a token before it has read the one before"),
+        ("verify", "each", "has no distribution of a token before it has read the one before"),
     ):
         for method, variants in section.methods.items():
             for variant in variants:

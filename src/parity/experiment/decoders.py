@@ -189,7 +189,7 @@ def import_decoder(
 
     spec  of the cell: names the file of a draft network that was trained for its model; without it, as in tests on
           models of known distributions, the network has new weights
-    wrap  changes the network, as by one that times its calls
+    wrap  changes the network, as with one that times its calls
     """
     module = import_source(find_source(kind, method))
     decode: Callable[..., Any] = getattr(module, find_source(kind, method).function)

@@ -18,7 +18,7 @@ from parity.experiment.weights import find_kind, find_pair_folder, list_embedded
 
 # Keys of config.json in which a drafter must agree with its target.
 WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")
-TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # tokens of a picture, by the input_type of a released drafter
+TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # tokens of an image, by the input_type of a released drafter
 
 
 # --- Checks of sizes

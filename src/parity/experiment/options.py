@@ -26,7 +26,7 @@ KINDS = {
     "continuous": "continuous",
 }  # the section of the configuration for each kind of model
 LENGTHS = ("positions", "lag", "steps")  # those units of `Counts` that say how far a pass looks
-LONGEST = 256  # tokens of the longest model of known law, unless pictures have more
+LONGEST = 256  # tokens of the longest model of known distribution, unless images have more
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 
 
@@ -35,7 +35,9 @@ class Declaration(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    CLAIM: Literal["lossless", "lossy"]  # what the method claims of its samples' law; ORIGIN says whose claim that is
+    CLAIM: Literal[
+        "lossless", "lossy"
+    ]  # what the method claims of its samples' distribution; ORIGIN says whose claim that is
     # Where the method is from: its paper; others' account of a paper that was not at hand; this project; the makers of
     # a decoder, or of tokens, elsewhere: the default of a decoder of others.
     ORIGIN: Literal["paper", "account", "project", "makers"] = "paper"
@@ -98,8 +100,8 @@ def _agree(options: dict[str, Any], required: dict[str, Any] | None) -> bool:
 
 
 def claim(kind: str, method: str, options: dict[str, Any]) -> str:
-    """Return what is claimed of the samples' law with these options: "lossless", "lossy", or "equal within eps" for a
-    method that follows plain decoding's path and stops within a tolerance."""
+    """Return what is claimed of the samples' distribution with these options: "lossless", "lossy", or "equal within
+    eps" for a method that follows plain decoding's path and stops within a tolerance."""
     declared = declaration(kind, method)
     if _agree({**declared.EXACT_WITH, **options}, declared.EXACT_WITH):
         return declared.CLAIM
@@ -107,8 +109,8 @@ def claim(kind: str, method: str, options: dict[str, Any]) -> str:
 
 
 def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project", "makers"]:
-    """Return whose the `claim` is: the declared ORIGIN, or "project" where options that the law depends on (those of
-    EXACT_WITH) are not the defaults or the claim is not the declared one."""
+    """Return whose the `claim` is: the declared ORIGIN, or "project" where options that the distribution depends on
+    (those of EXACT_WITH) are not the defaults or the claim is not the declared one."""
     declared = declaration(kind, method)
     if declared.ORIGIN == "makers":
         return "makers"

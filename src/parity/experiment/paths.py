@@ -9,7 +9,7 @@ from parity.experiment.decoders import get_short_name
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config, ImageSection, ModelSpec, PromptSpec, ShardedSection
 
-REAL = 512  # number of real pictures that those of embedded continuous models are compared with
+REAL = 512  # number of real images that those of embedded continuous models are compared with
 
 
 def manifests(config: Config) -> dict[str, str]:
@@ -92,35 +92,35 @@ def benchmarks(cell: Cell) -> str:
 
 
 def pieces(config: Config, cell: Cell, folder_name: str) -> list[str]:
-    """List the paths of a cell's files in one folder ("shards" or "pictures"), one for each job, in order."""
+    """List the paths of a cell's files in one folder ("shards" or "images"), one for each job, in order."""
     n = jobs(config, cell.kind)
     return [f"{folder(cell)}/{folder_name}/{k}-of-{n}.npz" for k in range(n)]
 
 
 def has_published(config: Config, kind: str) -> bool:
-    """Return whether a model of this kind, not of texts, is published: then declared networks judge its pictures."""
+    """Return whether a model of this kind, not of texts, is published: then declared networks judge its images."""
     return kind != "anysubset" and any(m.source != "embedded" for m in weights.list_models(config, kind).values())
 
 
 def brings_network(model: ModelSpec) -> bool:
-    """Return whether a model brings the network that judges its pictures: it is embedded, or has a file `clip`."""
+    """Return whether a model brings the network that judges its images: it is embedded, or has a file `clip`."""
     return model.source == "embedded" or "clip" in model.files
 
 
 def is_judged(config: Config, cell: Cell) -> bool:
-    """Return whether a cell has pictures that are judged by declared networks, because its model brings none."""
+    """Return whether a cell has images that are judged by declared networks, because its model brings none."""
     return cell.kind != "anysubset" and not brings_network(weights.list_models(config, cell.kind)[cell.spec["model"]])
 
 
 def judges(config: Config, cell: Cell) -> list[str]:
-    """List the paths of the manifests of the networks that judge a cell's pictures; [] if its model brings its own."""
+    """List the paths of the manifests of the networks that judge a cell's images; [] if its model brings its own."""
     paths_by_name = manifests(config) if is_judged(config, cell) else {}
     return [path for name, path in paths_by_name.items() if name.startswith("networks/")]
 
 
-def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str, int]:
-    """Return the folder or file of the pictures that a model's are compared with, and how many of them, 0 for all. The
-    path "" stands for pictures drawn for an embedded model, and for none if `published`."""
+def reference_images(config: Config, kind: str, published: bool) -> tuple[str, int]:
+    """Return the folder or file of the images that a model's are compared with, and how many of them, 0 for all. The
+    path "" stands for images drawn for an embedded model, and for none if `published`."""
     if kind == "discrete" and config.image is not None:
         image = config.image
         takes_all = published and "reference_images" not in image.model_fields_set
@@ -131,15 +131,15 @@ def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str,
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
-    """Return the path of the file with the pictures that quality metrics compare a cell's with, and their features. The
-    captions of the run, `prompts`, name it where pictures are drawn for them."""
+    """Return the path of the file with the images that quality metrics compare a cell's with, and their features. The
+    captions of the run, `prompts`, name it where images are drawn for them."""
     if is_judged(config, cell):
         recipe = weights.read_protocols()[config.protocol], judges(config, cell)
-        return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *recipe])}.npz"
-    folder, count = reference_pictures(config, cell.kind, False)
+        return f"results/reference/{cell.kind}/{digest([*reference_images(config, cell.kind, True), *recipe])}.npz"
+    folder, count = reference_images(config, cell.kind, False)
     subjects = prompt_set(config, prompts) if cell.kind == "discrete" else "classes"
-    pictures = f"{subjects}-{count}" + (f"-{digest(folder)}" if folder else "")
-    return f"results/reference/{cell.kind}/{pictures}/{cell.spec['model']}-{cell.spec['revision']}.npz"
+    images = f"{subjects}-{count}" + (f"-{digest(folder)}" if folder else "")
+    return f"results/reference/{cell.kind}/{images}/{cell.spec['model']}-{cell.spec['revision']}.npz"
 
 
 def speed(config: Config, group: Sequence[Cell]) -> str:
@@ -150,8 +150,8 @@ def speed(config: Config, group: Sequence[Cell]) -> str:
 
 
 def tests(config: Config, exact: Variant | None, long: Variant | None) -> str:
-    """Return the path of the test results of a method on models of known law: on enumerable ones (`exact`) and on long
-    ones. One of the variants may be None."""
+    """Return the path of the test results of a method on models of known distribution: on enumerable ones (`exact`) and
+    on long ones. One of the variants may be None."""
     v = exact or long
     assert v is not None
     return f"results/equality/{v.kind}/{get_short_name(v.method)}-{test_key(config, exact, long)}.json"
@@ -162,7 +162,7 @@ def layers(cell: Cell) -> str:
     return f"{folder(cell)}/equality.json"
 
 
-def laws(cell: Cell) -> str:
+def probs(cell: Cell) -> str:
     """Return the path of what the target gave a cell's tokens: their log-probabilities, and more by kind."""
     return f"{folder(cell)}/laws.npz"
 

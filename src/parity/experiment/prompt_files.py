@@ -65,7 +65,7 @@ def read_lines(text: str, labels: bool) -> Iterator[PromptRow]:
 
 def read_table(text: str, kind: str, column: str) -> Iterator[PromptRow]:
     """Read the rows of a table or of JSON lines, with their prompts from `column` or, of a benchmark, its own. Of
-    DPG-Bench only the first row of each picture. Raises ValueError for a missing column or prompt."""
+    DPG-Bench only the first row of each image. Raises ValueError for a missing column or prompt."""
     needed = NEEDED.get(kind, ())
     items = set()
     for place, values in text_files.read_rows(text, TABLES.get(kind, kind)):
@@ -78,8 +78,8 @@ def read_table(text: str, kind: str, column: str) -> Iterator[PromptRow]:
 
 
 def read_captions(text: str) -> tuple[dict[int, list[tuple[int, str]]], int]:
-    """Read COCO's captions: by picture, in the order of their ids, the id and text of each caption; and how many
-    captions are of pictures that the file does not list. Raises ValueError if it cannot."""
+    """Read COCO's captions: by image, in the order of their ids, the id and text of each caption; and how many
+    captions are of images that the file does not list. Raises ValueError if it cannot."""
     try:
         content = json.loads(text)
         captions: dict[int, list[tuple[int, str]]] = {k: [] for k in sorted(int(p["id"]) for p in content["images"])}
@@ -87,8 +87,8 @@ def read_captions(text: str) -> tuple[dict[int, list[tuple[int, str]]], int]:
         for number, one in enumerate(content["annotations"], 1):
             if not isinstance(one["caption"], str) or not one["caption"].strip():
                 raise ValueError(f"annotation {number}: caption = {str(one['caption'])[:40]!r}")
-            if (picture := int(one["image_id"])) in captions:
-                captions[picture].append((int(one["id"]), one["caption"]))
+            if (image := int(one["image_id"])) in captions:
+                captions[image].append((int(one["id"]), one["caption"]))
             else:
                 unlisted += 1
     except (RecursionError, KeyError, TypeError, ValueError) as error:
@@ -98,26 +98,26 @@ def read_captions(text: str) -> tuple[dict[int, list[tuple[int, str]]], int]:
 
 
 def read_coco(text: str, rule: str) -> Iterator[PromptRow]:
-    """Read one caption of each picture of captions_val2017.json or a file like it, pictures in the order of their ids:
+    """Read one caption of each image of captions_val2017.json or a file like it, images in the order of their ids:
     by the rule "first", "longest" or "sjd", that of the SJD repository. Raises ValueError if it cannot."""
     captions, _ = read_captions(text)
-    longest = index = 0  # the rule sjd does not reset these from one picture to the next
-    for picture, picture_captions in captions.items():
-        lengths = [len(caption) for _, caption in picture_captions]
+    longest = index = 0  # the rule sjd does not reset these from one image to the next
+    for image, image_captions in captions.items():
+        lengths = [len(caption) for _, caption in image_captions]
         if rule == "sjd":
             for k, length in enumerate(lengths):
                 if longest < length:
                     longest, index = length, k
-        elif picture_captions:
+        elif image_captions:
             index = lengths.index(max(lengths)) if rule == "longest" else 0
-        if index >= len(picture_captions):
+        if index >= len(image_captions):
             raise ValueError(
-                f"picture {picture} has {len(picture_captions)} captions; the rule {rule} takes number {index + 1}"
+                f"image {image} has {len(image_captions)} captions; the rule {rule} takes number {index + 1}"
             )
         yield {
-            "prompt": " ".join(picture_captions[index][1].split()),
-            "image_id": picture,
-            "id": picture_captions[index][0],
+            "prompt": " ".join(image_captions[index][1].split()),
+            "image_id": image,
+            "id": image_captions[index][0],
         }
 
 
@@ -172,7 +172,7 @@ def iter_rows(spec: PromptSpec, root: Path, label: str) -> Iterator[PromptRow]:
 
 
 def describe_left_out(spec: PromptSpec, root: Path = Path()) -> list[str]:
-    """Say in a line how many captions of a COCO file are left out, because it does not list their pictures; [] for
+    """Say in a line how many captions of a COCO file are left out, because it does not list their images; [] for
     none, and for other files. Raises ConfigError for a file that cannot be read."""
     try:
         if spec.file.startswith(CLASSES) or find_format(spec) != "coco":
@@ -180,9 +180,7 @@ def describe_left_out(spec: PromptSpec, root: Path = Path()) -> list[str]:
         _, unlisted = read_captions(text_files.read_text(root / spec.file))
     except ValueError as error:
         raise ConfigError(f"{spec.file}: {error}") from None
-    return [f"{unlisted:,} captions of {spec.file} are left out: `images` does not list their pictures"] * bool(
-        unlisted
-    )
+    return [f"{unlisted:,} captions of {spec.file} are left out: `images` does not list their images"] * bool(unlisted)
 
 
 def read_rows(spec: PromptSpec, root: Path = Path()) -> list[PromptRow]:
@@ -236,7 +234,7 @@ def refuse_prompts(prompts: Iterable[str], find: Callable[[str], str], label: st
 
 def check_embedded(prompts: list[str], spec: PromptSpec, drawn: bool) -> None:
     """Raise ConfigError for prompts that the embedded model cannot read: more tokens than it has positions, no word
-    that it knows or, if its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
+    that it knows or, if its reference images are `drawn` from the prompts, no sentence of its grammar."""
     from parity.embedded.scenes import WORDS, parse
 
     def find_unread(prompt: str) -> str:

@@ -127,7 +127,7 @@ class PromptSpec(Strict):
         "", max_length=200, description="the prompt's, of a table or JSON lines; '': prompt, caption or text"
     )
     caption: Literal["first", "longest", "sjd"] = Field(
-        "first", description="coco: which of a picture's captions; sjd: as the SJD repository picks one"
+        "first", description="coco: which of an image's captions; sjd: as the SJD repository picks one"
     )
     limit: int = Field(
         64, ge=1, le=100_000, description="prompts taken from the top; the default takes fewer from a shorter file"
@@ -135,7 +135,7 @@ class PromptSpec(Strict):
     sample: Seed | None = Field(None, description="seed of a random subset of `limit` prompts; null: the first ones")
     repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
     shards: int = Field(1, ge=1, le=100_000, description="parts, each kept as soon as it is decoded; changes no result")
-    jobs: int = Field(64, ge=1, le=1000, description="at most so many jobs decode a cell's shards; changes no result")
+    jobs: int = Field(64, ge=1, le=1000, description="at most this many jobs decode a cell's shards; changes no result")
     max_words: int = Field(23, ge=1, le=120, description="longest prompt of embedded models; others cut prompts")
 
 
@@ -167,7 +167,7 @@ class NetworkSpec(Strict):
 
 
 class Networks(Strict):
-    """Networks that judge pictures of published models; a metric whose network is not named here says so. Without this
+    """Networks that judge images of published models; a metric whose network is not named here says so. Without this
     key they are the protocol's, if one is named."""
 
     clip: NetworkSpec | None = Field(None, description="CLIP-score: an open_clip network")
@@ -177,7 +177,7 @@ class Networks(Strict):
     vgg16: NetworkSpec | None = Field(
         None, description="precision and recall of protocol lantern: torchvision's vgg16-397923af.pth"
     )
-    clip_vision: NetworkSpec | None = Field(None, description="CMMD: an open_clip network, of which pictures are read")
+    clip_vision: NetworkSpec | None = Field(None, description="CMMD: an open_clip network, of which images are read")
     hps: NetworkSpec | None = Field(None, description="HPSv2: ViT-H-14 with HPS_v2.1_compressed.pt")
     pickscore: NetworkSpec | None = Field(None, description="PickScore: a folder of transformers' CLIP")
 
@@ -187,7 +187,7 @@ class Networks(Strict):
 
 
 class SamplingSpec(Strict):
-    """The law that is sampled; the same for a decoder and its baseline."""
+    """The distribution that is sampled; the same for a decoder and its baseline."""
 
     guidance: Guidance = Field(1.8, ge=1, le=50, description="scale s of u + s (c - u); 1: none")
     temperature: float = Field(1.0, gt=0, le=10)
@@ -196,7 +196,8 @@ class SamplingSpec(Strict):
 
 
 class HeadSpec(Strict):
-    """How heads of continuous models are sampled: part of what the target's law is, so the same for every method."""
+    """How heads of continuous models are sampled: part of what the target's distribution is, so the same for every
+    method."""
 
     steps: int = Field(25, ge=2, le=1000, description="steps of a diffusion or flow trajectory, T; a mixture has none")
     sampler: Literal["ddpm", "ddim"] = Field("ddpm", description="of a diffusion head")
@@ -314,7 +315,7 @@ class CodeTask(TextTask):
 
 
 class TextTasks(Strict):
-    """Tasks, each a list of settings: the first three are decoded by every method, the others ask for laws."""
+    """Tasks, each a list of settings: the first three are decoded by every method, the others ask for distributions."""
 
     infilling: list[InfillingTask] = [InfillingTask()]
     stories: list[StoriesTask] = []
@@ -329,7 +330,9 @@ class TextTasks(Strict):
 
 
 DECODED = ("infilling", "stories", "code")  # text tasks that methods decode
-ASKED = tuple(name for name in TextTasks.model_fields if name not in DECODED)  # those that ask for the model's laws
+ASKED = tuple(
+    name for name in TextTasks.model_fields if name not in DECODED
+)  # those that ask for the model's distributions
 
 
 class Section(Strict):
@@ -348,7 +351,7 @@ class ShardedSection(Section):
         " batches. Changes no result but rounding",
     )
     jobs: int = Field(
-        64, ge=1, le=1000, description="at most so many jobs decode a cell's shards; changes no result but rounding"
+        64, ge=1, le=1000, description="at most this many jobs decode a cell's shards; changes no result but rounding"
     )
 
 
@@ -361,7 +364,7 @@ class TrainingSpec(Strict):
     drawn: int = Field(32, ge=1, le=4096, description="rows that are drawn at once")
     layers: int = Field(0, ge=0, le=1000, description="draft: of the target's; 0: a quarter of them")
     width: int = Field(0, ge=0, le=65536, description="draft: narrower than the target; 0: as wide")
-    minutes: float = Field(1e6, gt=0, le=1e6, description="training ends after so many")
+    minutes: float = Field(1e6, gt=0, le=1e6, description="training ends after this many")
 
 
 class ImageSection(Section):
@@ -375,13 +378,13 @@ class ImageSection(Section):
         "float32", description="of the transformer; what stays float32: docs/howto/checkpoint.md"
     )
     batch: Batch = Field(32, description="images decoded at once; changes no result but rounding")
-    render_batch: Batch = Field(8, description="pictures decoded from tokens at once; changes no result but rounding")
+    render_batch: Batch = Field(8, description="images decoded from tokens at once; changes no result but rounding")
     reference_images: int = Field(
-        512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
+        512, ge=64, le=100_000, description="images to compare with; of published models all, if it is not said"
     )
     reference: File = Field(
         "",
-        description="pictures to compare published models' with: a folder, or an .npz",
+        description="images to compare published models' with: a folder, or an .npz",
     )
     speculators: dict[Literal["heads", "draft", "drafter"], TrainingSpec] = Field(
         {}, description="those that the target `speculators` trains for each model"
@@ -415,9 +418,9 @@ class ContinuousSection(ShardedSection):
     batch: Annotated[list[Batch], AfterValidator(check_distinct)] = Field(
         [32], min_length=1, max_length=8, description="images decoded at once; several compare speed"
     )
-    render_batch: Batch = Field(8, description="pictures decoded from tokens at once; changes no result but rounding")
+    render_batch: Batch = Field(8, description="images decoded from tokens at once; changes no result but rounding")
     reference: File = Field(
-        "", description="as `reference` of `image`, for published models; embedded ones have pictures of their own"
+        "", description="as `reference` of `image`, for published models; embedded ones have images of their own"
     )
     forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0: no such tests")
     conditions: int = Field(6, ge=1, le=1000, description="prefixes of plain decoding's images for the one-token tests")
@@ -458,7 +461,7 @@ class Config(Strict):
     continuous: ContinuousSection | None = None
     networks: Networks = Networks()
     protocol: str = Field(
-        "clean", description="how published models' pictures are measured, and by which networks: metrics/protocols.py"
+        "clean", description="how published models' images are measured, and by which networks: metrics/protocols.py"
     )
     seeds: Seeds = Seeds()
     repeat: bool = Field(False, description="decode every method again on seeds.again, to confirm or clear a rejection")
@@ -472,7 +475,7 @@ class Config(Strict):
     capture: Annotated[Literal["auto", "off"], Word] = Field(
         "auto",
         description="whether passes over image tokens are captured as CUDA graphs; auto: on CUDA, where the method's"
-        " passes allow it, and the log names those that do not. Tokens are the same but for rounding in bfloat16",
+        " passes allow it, and the log names those that do not. Tokens are the same except for rounding in bfloat16",
     )
     refill: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",

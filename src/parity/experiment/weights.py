@@ -91,7 +91,7 @@ def read_sizes(spec: ModelSpec) -> dict[str, Any]:
 
 
 class Places(NamedTuple):
-    """The tokens of a model's pictures, those of its grammar included."""
+    """The tokens of a model's images, those of its grammar included."""
 
     rows: int
     width: int  # number of tokens of a row
@@ -99,7 +99,7 @@ class Places(NamedTuple):
 
 
 def count_positions(spec: ModelSpec) -> Places:
-    """Count the tokens of a model's pictures by its sizes: square ones, `grid` a side, or `rows` and `columns` of codes
+    """Count the tokens of a model's images by its sizes: square ones, `grid` a side, or `rows` and `columns` of codes
     with `line` tokens after each row and `end` after the last."""
     model_sizes = read_sizes(spec)
     rows, columns = (int(model_sizes.get(key, model_sizes.get("grid", 1))) for key in ("rows", "columns"))
@@ -108,7 +108,7 @@ def count_positions(spec: ModelSpec) -> Places:
 
 
 def list_code_sizes(spec: ModelSpec) -> dict[str, int]:
-    """List what an image model's pictures are made of: `vocab` codes in `rows` and `columns`, `line` tokens after each
+    """List what an image model's images are made of: `vocab` codes in `rows` and `columns`, `line` tokens after each
     row, and `end` after the last."""
     model_sizes = read_sizes(spec)
     grid = {name: int(model_sizes.get(name, model_sizes.get("grid", 1))) for name in ("rows", "columns")}
@@ -171,12 +171,12 @@ def compute_text_revision(spec: ModelSpec) -> str:
 
 
 def compute_network_revision(spec: NetworkSpec) -> str:
-    """Compute the digest that identifies a network that judges pictures, of its file's digest and its architecture."""
+    """Compute the digest that identifies a network that judges images, of its file's digest and its architecture."""
     return digest([spec.sha256, spec.architecture])
 
 
 def read_protocols() -> dict[str, Any]:
-    """Read the recipes by which pictures of published models are measured, by name, from `metrics/protocols.py`."""
+    """Read the recipes by which images of published models are measured, by name, from `metrics/protocols.py`."""
     return read_constant("metrics", "protocols", "PROTOCOLS")
 
 

@@ -1,11 +1,11 @@
-"""Pictures and texts of any model of a configuration, by any decoder.
+"""Images and texts of any model of a configuration, by any decoder.
 
     import parity
 
     (made,) = parity.load("scenes").generate(["a large red circle on a blue background"], method="mtj", seed=2)
     made.image.save("circle.png")
 
-A picture is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts."""
+An image is the one that the workflow's cell of that seed has for the same caption at the same place of its prompts."""
 
 import math
 import re
@@ -46,17 +46,17 @@ BLANK = "___"  # stands for a word to fill in
 
 @dataclass
 class Made:
-    """One picture or text.
+    """One image or text.
 
     number   its place among all that were asked for, from 0
     prompt   the caption, the class, or the text with blanks
-    image    PIL.Image, of a picture; None of a text
-    text     the text filled in; None of a picture
+    image    PIL.Image, of an image; None of a text
+    text     the text filled in; None of an image
     tokens   [L] int64, or [L, D] of vectors
     passes   of the target, one after another; of vectors all calls one after another, of heads too
     seconds  its share of the time of decoding, without that of drawing its pixels; see `loop.stream`
     facts    model, revision, method, options, sampling, dtype and seed: what the tokens depend on, beside the prompt
-    final    [rows, columns] of a picture's cells: the pass, of vectors the step, that made each final; [0, 0] of a text
+    final    [rows, columns] of an image's cells: the pass, of vectors the step, that made each final; [0, 0] of a text
     """
 
     number: int
@@ -71,19 +71,19 @@ class Made:
 
     @property
     def frames(self) -> list[Any]:
-        """The picture after each pass, PIL.Image each, with cells grey that are open then; [] of a text."""
+        """The image after each pass, PIL.Image each, with cells grey that are open then; [] of a text."""
         return [mask_open(self.image, self.final, after) for after in range(1, int(self.final.max(initial=0)) + 1)]
 
 
 def lay_out(step: np.ndarray, free: np.ndarray, width: int) -> np.ndarray:
-    """Lay the passes [L] of a picture's tokens out in rows of `width`, without those that are not free [L] bool: the
+    """Lay the passes [L] of an image's tokens out in rows of `width`, without those that are not free [L] bool: the
     tokens between rows, and after the last."""
     rows = len(step) // width
     return step[: rows * width].reshape(rows, width)[:, free[:width]]
 
 
 class Generator:
-    """A model of a configuration, ready to make pictures or texts."""
+    """A model of a configuration, ready to make images or texts."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Generator:
         return self.loaded[speculator]
 
     def generate(self, prompts: Sequence[str], method: str = "auto", seed: int = 0, **given: Any) -> list[Made]:
-        """Make a picture of each caption or class, or fill in the blanks of each text; see `make_batches`."""
+        """Make an image of each caption or class, or fill in the blanks of each text; see `make_batches`."""
         made = [one for some in self.make_batches(prompts, method, seed, **given) for one in some]
         return sorted(made, key=lambda one: one.number)
 
@@ -207,7 +207,7 @@ class Generator:
         numbers: Sequence[int] | None = None,
         **given: Any,
     ) -> Iterator[list[Made]]:
-        """Yield the pictures or texts, `n` of each prompt, as they are done, decoded `batch` at once.
+        """Yield the images or texts, `n` of each prompt, as they are done, decoded `batch` at once.
 
         refill   a place in the batch goes to the next row as soon as one is done, if the method can do so
         numbers  which of all that are asked for are made, by default all
@@ -294,7 +294,7 @@ class Generator:
         return {"ids": np.array(ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
     def find_final(self, loaded: Any, columns: Mapping[str, Any]) -> list[np.ndarray]:
-        """Find for each picture the pass in which each of its cells became final; none for a text."""
+        """Find for each image the pass in which each of its cells became final; none for a text."""
         step = columns["step"].cpu().numpy()
         if self.kind == "anysubset":
             return [np.zeros((0, 0), np.int16)] * len(step)
@@ -307,13 +307,13 @@ class Generator:
         return list(by_position.reshape(-1, side, side))
 
     def finish(self, loaded: Any, tokens: torch.Tensor, rows: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
-        """Turn tokens into a list of pictures and one of texts, of which one is a list of None by the kind of model."""
+        """Turn tokens into a list of images and one of texts, of which one is a list of None by the kind of model."""
         if self.kind == "anysubset":
             texts = [loaded.words.decode(row[:end]) for row, end in zip(tokens.tolist(), rows["end"], strict=True)]
             return [None] * len(texts), texts
         from PIL import Image
 
-        images = [Image.fromarray(pixels) for pixels in loaded.pictures(tokens)]
+        images = [Image.fromarray(pixels) for pixels in loaded.images(tokens)]
         return images, [None] * len(images)
 
 

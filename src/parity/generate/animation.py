@@ -1,4 +1,4 @@
-"""A picture that fills in: frames of pictures as they were decoded, several decoders side by side."""
+"""An image that fills in: frames of images as they were decoded, several decoders side by side."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from parity.generate import Made
 
 GREY = 128  # of slots that are open
-SIDE = 256  # pixels of a picture's side, at least
+SIDE = 256  # pixels of an image's side, at least
 LONGEST = 12.0  # seconds that an animation takes, at most
 MOST_FRAMES = 300
 REST = 2.0  # seconds for which the last frame stays
-LINE = 22  # pixels of the line of text below a picture
+LINE = 22  # pixels of the line of text below an image
 
 Pace = Literal["passes", "seconds"]
 
 
 def mask_open(image: Any, final: np.ndarray, after: int) -> Any:
-    """Make the image after so many passes: its cells that are open then are grey. final [rows, columns]: the pass in
+    """Make the image after this many passes: its cells that are open then are grey. final [rows, columns]: the pass in
     which each cell became final."""
     from PIL import Image
 
@@ -44,7 +44,7 @@ def tile(images: Sequence[Any]) -> Any:
 
 
 def draw_animation(sides: Sequence[Sequence["Made"]], pace: Pace) -> tuple[list[Any], list[int]]:
-    """Draw the frames of pictures that were decoded together, one list a decoder, side by side, and their durations in
+    """Draw the frames of images that were decoded together, one list a decoder, side by side, and their durations in
     milliseconds. pace: each pass takes as long as any other, or as long as it took; seconds are then shown, too."""
     from PIL import Image, ImageDraw, ImageFont
 

@@ -87,7 +87,7 @@ def read_file_rows(name: str) -> Iterator[dict[str, Any]]:
     kind = FORMATS.get(text_files.find_suffix(name))
     try:
         if kind is None:
-            raise ValueError(f"unknown suffix; allowed: {', '.join(FORMATS)}, perhaps with .gz behind it")
+            raise ValueError(f"unknown suffix; allowed: {', '.join(FORMATS)}, perhaps with .gz after it")
         yield from (row for _, row in text_files.read_rows(text_files.read_text(Path(name)), kind))
     except ValueError as error:
         raise ConfigError(f"data = {name!r}: {error}") from None

@@ -1,4 +1,4 @@
-"""Measure a decoded cell: pictures, equality layers, metrics, a record per image or text.
+"""Measure a decoded cell: images, equality layers, metrics, a record per image or text.
 
 python -m parity.measure --kind discrete --spec JSON --layers '{"paired": {"seeds": [0, 1]}}' --cell FOLDER \
     --shards FOLDER/shards/0-of-1.npz --inputs 0.npz --checkpoint manifest.json
@@ -7,14 +7,14 @@ Writes to the cell's folder
 
     spec.json                what was asked for
     pictures/<k>-of-<n>.npz  ids and pixels, of a model of images
-    laws.npz                 what the target gave the cell's tokens, where a layer WRITES laws
+    laws.npz                 what the target gave the cell's tokens, where a layer WRITES distributions
     metrics.json             speed, likelihood, quality
     features.npz             a row per image or text, for the paired tests
     records.parquet          a row per image or text
     equality.json            {"layers": {layer: {"rows": [...], ...}}, "seconds": s}
 
-Layers that write laws run first, because the metrics read laws; the other layers run last, because they may read
-features.
+Layers that write distributions run first, because the metrics read distributions; the other layers run last, because
+they may read features.
 """
 
 import argparse
@@ -48,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--kind", choices=modules("metrics/samples"), required=True)
     p.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
     p.add_argument("--layers", type=json.loads, default={}, help="JSON: the settings of each layer, by its name")
-    p.add_argument("--protocol", default="", help="how pictures of published models are measured")
-    p.add_argument("--render-batch", type=int, default=RENDERED, help="pictures decoded from tokens at once")
+    p.add_argument("--protocol", default="", help="how images of published models are measured")
+    p.add_argument("--render-batch", type=int, default=RENDERED, help="images decoded from tokens at once")
     p.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
     paths = ("cell", "shards+", "inputs*", "checkpoint", "baseline?", "reference?", "networks*", "threads", "device")
     add_arguments(p, *paths)
@@ -58,14 +58,14 @@ def parser() -> argparse.ArgumentParser:
 
 def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path, batch: int) -> list[Path]:
     """Draw a file of ids and pixels uint8 [n, H, W, 3] for each shard into `folder`, under the shard's name, `batch`
-    pictures at once; returns the files, [] if this kind's tokens are no pictures."""
+    images at once; returns the files, [] if this kind's tokens are no images."""
     module = importlib.import_module(f"parity.models.{kind}.load")
     if not hasattr(module, "load_painter"):
         return []
     painter = module.load_painter(read_manifest(checkpoint), device)
     for file in shards:
         shard = read_shard(file)
-        write_arrays(folder / file.name, ids=shard.ids, pixels=painter.pictures(shard.tokens, batch))
+        write_arrays(folder / file.name, ids=shard.ids, pixels=painter.images(shard.tokens, batch))
     return [folder / file.name for file in shards]
 
 
@@ -96,14 +96,14 @@ def measure(kind: str, cell: Path, **files: Any) -> None:
 
 
 def main() -> None:
-    """Measure a cell: draw its pictures, run the layers that write laws, the metrics, then the other layers."""
+    """Measure a cell: draw its images, run the layers that write distributions, the metrics, then the other layers."""
     a = parser().parse_args()
     pin_threads(a.threads)
     device, begin = take_device(a.device), time.perf_counter()
     write_json(a.cell / "spec.json", complete(a.kind, a.spec, read_manifest(a.checkpoint)["family"]))
-    pictures = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures", a.render_batch)
-    laws = a.cell / "laws.npz"
-    paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, device)
+    images = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures", a.render_batch)
+    probs = a.cell / "laws.npz"
+    paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, probs, device)
 
     def run(names: list[str]) -> dict[str, Any]:
         """Run layers one after the other; returns the results of each by its name."""
@@ -112,8 +112,8 @@ def main() -> None:
     first = [n for n in a.layers if importlib.import_module(f"parity.equality.layers.{a.kind}.{n}").WRITES]
     results = run(first)
     measure(
-        a.kind, a.cell, shards=a.shards, checkpoint=a.checkpoint, pictures=pictures, laws=laws if first else None,
-        inputs=a.inputs, reference=a.reference, networks=a.networks, protocol=a.protocol, run_code=a.run_code,
+        a.kind, a.cell, shards=a.shards, checkpoint=a.checkpoint, image_files=images,
+        probs_file=probs if first else None, inputs=a.inputs, reference=a.reference, networks=a.networks, protocol=a.protocol, run_code=a.run_code,
         device=device,
     )  # fmt: skip
     results |= run([name for name in a.layers if name not in first])

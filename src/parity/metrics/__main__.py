@@ -1,8 +1,8 @@
-"""Export pictures to benchmarks, and compute what metrics need beside a cell.
+"""Export images to benchmarks, and compute what metrics need beside a cell.
 
-reference           pictures that quality is compared with, and their features
+reference           images that quality is compared with, and their features
 reference-features  the same for published models: the user's own, as the declared networks see them
-export              pictures for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
+export              images for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
 accuracy            of a text model itself: last words and multiple choice
 drafted-trees       how alike drafted sequences, and features by their distance, are
 """
@@ -28,14 +28,14 @@ def parser() -> argparse.ArgumentParser:
         add_arguments(added, *flags, "threads", "device")
         return added
 
-    reference = command("reference", "pictures.write_reference", "prompts*", "out", "checkpoint")
+    reference = command("reference", "images.write_reference", "prompts*", "out", "checkpoint")
     reference.add_argument("--kind", choices=modules("metrics/samples"), required=True)
-    reference.add_argument("--folder", default="", help="of the user's own pictures")
+    reference.add_argument("--folder", default="", help="of the user's own images")
     reference.add_argument("--count", type=int, required=True)
-    compared = command("reference-features", "pictures.write_reference_features", "networks*", "out")
-    compared.add_argument("--reference", default="", help="a folder of pictures, or an .npz; '' for none")
-    compared.add_argument("--count", type=int, default=0, help="pictures of it; 0 for all")
-    compared.add_argument("--protocol", default="", help="how pictures of published models are measured")
+    compared = command("reference-features", "images.write_reference_features", "networks*", "out")
+    compared.add_argument("--reference", default="", help="a folder of images, or an .npz; '' for none")
+    compared.add_argument("--count", type=int, default=0, help="images of it; 0 for all")
+    compared.add_argument("--protocol", default="", help="how images of published models are measured")
     export = command("export", "export.run", "cell", "prompts?", "out?", "results?")
     export.add_argument("--layout", choices=("geneval", "dpg", "t2i_compbench"), required=True)
     export.add_argument("--format", default="auto", help="of the prompt file, as image.prompts.format")

@@ -1,4 +1,4 @@
-"""How well a picture fits its caption: CLIP-score, and two scores that were trained on what people preferred.
+"""How well an image fits its caption: CLIP-score, and two scores that were trained on what people preferred.
 
 HPSv2 (Wu et al. 2023) is the cosine under a CLIP-H; which version is in the weights (v2.1: HPS_v2.1_compressed.pt).
 PickScore (Kirstain et al. 2023) is the scaled cosine: its authors' logits, before any softmax."""
@@ -20,7 +20,7 @@ COLUMNS = {"clip_score": "cosine", "hps": "hps", "pickscore": "pickscore"}  # ea
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """List the score of every picture by its caption, of the networks that judged this cell."""
+    """List the score of every image by its caption, of the networks that judged this cell."""
     names = {"clip": "cosine", "hps": "hps", "pickscore": "pickscore"}
     return {name: sample.outputs[column] for name, column in names.items() if column in sample.outputs}
 
@@ -31,8 +31,8 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Average each score over pictures, with an error by prompt; an estimate with the reason, if its network is
-    missing or the prompts are numbers of classes. CLIP-score is the raw cosine between picture and caption, not scaled
+    """Average each score over images, with an error by prompt; an estimate with the reason, if its network is
+    missing or the prompts are numbers of classes. CLIP-score is the raw cosine between image and caption, not scaled
     or clipped.
 
     Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). Cosines of the

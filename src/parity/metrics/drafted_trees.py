@@ -32,8 +32,8 @@ def observe(
     similarities = []
     for end in range(stride, L, stride):
         read = torch.arange(end - stride, end, device=tokens.device).expand(B, -1)
-        law = drafter.logits(tokens[:, end - stride : end], read, read - 1)[:, -1]
-        drafted = grow_dynamic_tree(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
+        probs = drafter.logits(tokens[:, end - stride : end], read, read - 1)[:, -1]
+        drafted = grow_dynamic_tree(drafter, probs, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
         similarities.append(measure_similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
     return torch.stack(similarities, 1), torch.stack(cosines, 1)
 
@@ -73,7 +73,7 @@ def make_figures(similarity: np.ndarray, cosines: np.ndarray, model: str, width:
         {
             "name": f"feature-staleness-{model}",
             "title": f"How alike the target's features are by their distance ({model})",
-            "caption": "Cosine of the hidden states before the output matrix of two tokens so many places apart (VVS,"
+            "caption": "Cosine of the hidden states before the output matrix of two tokens this many places apart (VVS,"
             f" fig. 3), mean over images with {PERCENT} intervals. A drafter that must do with features of n tokens ago"
             f" has what stands at n. A row is {width} tokens: tokens that far apart are vertical neighbours."
             f" Neighbours: {mean[0]:.2f} here, 0.68 in the paper.",

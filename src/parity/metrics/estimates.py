@@ -17,7 +17,7 @@ ENDS = ("", "_se", "_low", "_high")  # an estimate's columns are named by its na
 
 
 class Estimate(NamedTuple):
-    """A figure with its error or interval, and the reason why it is missing, or of a part of the pictures alone."""
+    """A figure with its error or interval, and the reason why it is missing, or of a part of the images alone."""
 
     value: Any = None
     error: float | None = None  # the standard error

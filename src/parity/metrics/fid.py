@@ -1,4 +1,4 @@
-"""How far a set of pictures is from the reference: FID, CMMD, and the Inception Score, which needs no reference.
+"""How far a set of images is from the reference: FID, CMMD, and the Inception Score, which needs no reference.
 
 FID is the Frechet distance between Gaussian fits of two sets of features (Heusel et al. 2017). tr (S1 S2)^(1/2) needs
 only the eigenvalues of H S1 H with H = S2^(1/2), and H, of the reference, is computed once. With fewer images than
@@ -25,7 +25,7 @@ MEASURES = {
     "cmmd": ("CMMD", "", "lower"),
     "is": ("IS", "", "higher"),
 }
-WIDE = 1024  # with so many features a distance takes a second, so fewer half-samples give its error
+WIDE = 1024  # with this many features a distance takes a second, so fewer half-samples give its error
 WIDTH = 10.0  # CMMD's kernel is exp(-|a - b|^2 / (2 WIDTH^2)), and its figure is times SCALE: both as published
 SCALE = 1000.0
 
@@ -78,7 +78,7 @@ def fid_and_error(
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect the features of the pictures, for the paired tests."""
+    """Collect the features of the images, for the paired tests."""
     return {"features": sample.outputs["features"]} if "features" in sample.outputs else {}
 
 
@@ -126,7 +126,7 @@ def measure_fid(sample: Any) -> dict[str, Any]:
     if features is None or not {"mu", "features"} & set(real):
         return explain_absent(sample, "features", ["fid"])
     counted = {"reference_n": len(real["features"])} if "features" in real else {}
-    compared = sample.fewest if "mu" in real else len(real["features"])  # statistics lack their number of pictures
+    compared = sample.fewest if "mu" in real else len(real["features"])  # statistics lack their number of images
     if reason := explain_few(len(features), compared, sample.fewest):
         return {"fid": Estimate(why=reason)} | counted
     count = 200 if features.shape[1] < WIDE else 20
@@ -136,7 +136,7 @@ def measure_fid(sample: Any) -> dict[str, Any]:
 
 def measure_cmmd(sample: Any) -> dict[str, Any]:
     """Compute 1000 times the squared MMD of features of unit length over every pair (the biased estimate, as
-    published), and its standard error over generated pictures; an estimate with the reason, if features are missing."""
+    published), and its standard error over generated images; an estimate with the reason, if features are missing."""
     features, real = sample.outputs.get("cmmd"), sample.reference_outputs.get("cmmd")
     if features is None or real is None:
         return explain_absent(sample, "cmmd", ["cmmd"])
@@ -144,7 +144,7 @@ def measure_cmmd(sample: Any) -> dict[str, Any]:
     within_y = mean_kernel(y, y)
 
     def cmmd(rows: np.ndarray | slice) -> np.ndarray:
-        """Compute the figure of some of the generated pictures against all real ones, as an array of one."""
+        """Compute the figure of some of the generated images against all real ones, as an array of one."""
         return np.array([SCALE * (mean_kernel(x[rows], x[rows]) + within_y - 2 * mean_kernel(x[rows], y))])
 
     value, error = cmmd(slice(None)), half_jackknife(cmmd, sample.groups, 20)

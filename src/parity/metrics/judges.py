@@ -1,4 +1,4 @@
-"""What the networks that a configuration declares (`networks:`) measure in pictures of published models."""
+"""What the networks that a configuration declares (`networks:`) measure in images of published models."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,17 +13,17 @@ from parity.metrics.estimates import Estimate
 from parity.metrics.networks import published
 from parity.metrics.protocols import recipe
 
-OF_CAPTIONS = ("clip", "hps", "pickscore")  # these networks read captions beside pictures
-NEEDS = {  # for each column the network that gives it; a column holds a row a picture, [n, ...]
+OF_CAPTIONS = ("clip", "hps", "pickscore")  # these networks read captions beside images
+NEEDS = {  # for each column the network that gives it; a column holds a row an image, [n, ...]
     "features": "inception",  # Inception's features, [n, 2048]
     "logits": "inception",  # Inception's logits, [n, 1008]
     "vgg16": "vgg16",  # VGG16's features [n, 4096], if the protocol takes precision and recall of them
-    "cosine": "clip",  # CLIP's cosine of each picture with its caption, [n]
+    "cosine": "clip",  # CLIP's cosine of each image with its caption, [n]
     "cmmd": "clip_vision",  # features of unit length for CMMD, [n, d]
-    "hps": "hps",  # HPSv2's score of each picture, [n]
-    "pickscore": "pickscore",  # PickScore's score of each picture, [n]
+    "hps": "hps",  # HPSv2's score of each image, [n]
+    "pickscore": "pickscore",  # PickScore's score of each image, [n]
 }
-Pictures = Callable[[], Iterable[np.ndarray]]  # each call yields all pictures, uint8 [H, W, 3], from the first
+Images = Callable[[], Iterable[np.ndarray]]  # each call yields all images, uint8 [H, W, 3], from the first
 
 
 def read_manifests(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -31,18 +31,18 @@ def read_manifests(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return {manifest["family"]: manifest for manifest in map(read_manifest, manifests)}
 
 
-def squeeze(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
-    """Yield pictures as `side` x `side` by bilinear interpolation without antialiasing, rounded; side 0 leaves them."""
-    for picture in pictures:
+def squeeze(images: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
+    """Yield images as `side` x `side` by bilinear interpolation without antialiasing, rounded; side 0 leaves them."""
+    for image in images:
         if side:
-            x = torch.from_numpy(picture.transpose(2, 0, 1).copy())[None]
+            x = torch.from_numpy(image.transpose(2, 0, 1).copy())[None]
             small = F.interpolate(x, size=(side, side), mode="bilinear", align_corners=False)[0]
-            picture = small.permute(1, 2, 0).numpy()
-        yield picture
+            image = small.permute(1, 2, 0).numpy()
+        yield image
 
 
 def load_contrastive(name: str, manifest: Mapping[str, Any], protocol: str, device: str) -> published.Contrastive:
-    """Load the network of pictures and captions that a manifest declares under `name`; without an architecture of its
+    """Load the network of images and captions that a manifest declares under `name`; without an architecture of its
     own, the protocol's or the network's usual one."""
     file = Path(manifest["files"]["weights"])
     if name == "pickscore":
@@ -52,27 +52,27 @@ def load_contrastive(name: str, manifest: Mapping[str, Any], protocol: str, devi
     return published.load_open_clip(file, architecture, f"networks.{name}", device, whole=name == "hps")
 
 
-def measure_pictures(
-    pictures: Pictures, captions: Sequence[str] | None, networks: Mapping[str, Any], protocol: str, device: str = "cpu"
+def measure_images(
+    images: Images, captions: Sequence[str] | None, networks: Mapping[str, Any], protocol: str, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """Measure the columns of `NEEDS` that the declared networks give, a row a picture; without captions, not those that
+    """Measure the columns of `NEEDS` that the declared networks give, a row an image; without captions, not those that
     need them. networks: manifests by name. `cut`: how many captions CLIP cut."""
     columns: dict[str, np.ndarray] = {}
     protocol_recipe = recipe(protocol) if networks else {}
     for name, manifest in networks.items():
         weights = Path(manifest["files"]["weights"])
         if name == "inception":
-            columns |= published.read_inception(published.load_inception(weights, device), pictures(), protocol_recipe)
+            columns |= published.read_inception(published.load_inception(weights, device), images(), protocol_recipe)
         elif name == "vgg16":
             if protocol_recipe.get("manifold") == name:
-                columns[name] = published.read_vgg16(published.load_vgg16(weights, device), pictures())
+                columns[name] = published.read_vgg16(published.load_vgg16(weights, device), images())
         elif name == "clip_vision":
-            columns["cmmd"] = load_contrastive(name, manifest, protocol, device).pictures(pictures()).numpy()
+            columns["cmmd"] = load_contrastive(name, manifest, protocol, device).images(images()).numpy()
         elif captions is not None:
             network = load_contrastive(name, manifest, protocol, device)
             prefix, side = (protocol_recipe["prefix"], protocol_recipe["squeeze"]) if name == "clip" else ("", 0)
             texts = [prefix + caption for caption in captions]
-            cosine = network.cosine(squeeze(pictures(), side), texts)
+            cosine = network.cosine(squeeze(images(), side), texts)
             if name == "clip":
                 columns |= {"cosine": cosine, "cut": np.array(network.count_cut(texts))}
             else:
@@ -87,8 +87,8 @@ def are_numbers(captions: Iterable[Any]) -> bool:
 
 
 def explain_few(images: int, reference: int, needed: int) -> str:
-    """Explain that there are fewer images or reference pictures than needed for a figure; "" if there are enough."""
-    for count, noun in ((images, "images"), (reference, "reference pictures")):
+    """Explain that there are fewer images or reference images than needed for a figure; "" if there are enough."""
+    for count, noun in ((images, "images"), (reference, "reference images")):
         if count < needed:
             return f"too few {noun}: {needed} or more are needed"
     return ""

@@ -17,7 +17,7 @@ MEASURES = {
     "logp_mean": ("mean log-probability of a token", "nats", "none"),
     "logp_sd": ("sd of log-probability within an image", "nats", "none"),
     "logp_sd_tokens": ("sd of log-probability over all tokens", "nats", "none"),
-    "excluded": ("share of tokens the law excludes", "", "none"),
+    "excluded": ("share of tokens the distribution excludes", "", "none"),
 }
 STRETCH = 512  # positions of a pass: its mask has this times as many numbers as the cache has places
 
@@ -40,19 +40,19 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor) -> Tensor:
 
 def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
     """Compute the log-probability of tokens [B, L] under logits [B, L, V], float64; NaN where the grammar forces
-    (forced [L] >= 0), -inf for a token that the law excludes (top-k)."""
+    (forced [L] >= 0), -inf for a token that the distribution excludes (top-k)."""
     logp = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
     return logp.masked_fill(forced.to(logp.device) >= 0, float("nan"))
 
 
 def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:
-    """Find the largest probability of laws p [B, L, V], as float32 [B, L]; NaN at positions that the grammar forces.
-    forced [L]: the forced token, -1 where the model chooses."""
+    """Find the largest probability of distributions p [B, L, V], as float32 [B, L]; NaN at positions that the grammar
+    forces. forced [L]: the forced token, -1 where the model chooses."""
     return p.amax(-1).float().masked_fill(forced.to(p.device) >= 0, float("nan"))
 
 
 def drop_excluded(logp: np.ndarray) -> np.ndarray:
-    """Replace logp [n, L] by NaN for tokens that the law excludes (-inf; only a lossy decoder draws them)."""
+    """Replace logp [n, L] by NaN for tokens that the distribution excludes (-inf; only a lossy decoder draws them)."""
     return np.where(np.isneginf(logp), np.nan, logp)
 
 
@@ -60,8 +60,9 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
     """Compute, from logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over
     images, and the standard deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
 
-    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens that the law excludes
-    (-inf) would make every figure infinite: they are left out, and `excluded` is their share among free tokens.
+    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens that the distribution
+    excludes (-inf) would make every figure infinite: they are left out, and `excluded` is their share among free
+    tokens.
     """
     free_logp = drop_excluded(logp)
     mean, error = mean_and_error(np.nanmean(free_logp, 1), groups)
@@ -81,15 +82,15 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """List the mean log-probability of each image's tokens, excluded ones aside; {} without laws."""
+    """List the mean log-probability of each image's tokens, excluded ones aside; {} without distributions."""
     return {} if sample.logp is None else {"logp_mean": np.nanmean(drop_excluded(sample.logp), 1)}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect the log-probabilities [n, L] for the paired tests; {} without laws."""
+    """Collect the log-probabilities [n, L] for the paired tests; {} without distributions."""
     return {} if sample.logp is None else {"logp": sample.logp}
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure the likelihood from the laws that the teacher-forced layer stored; {} if it was not run."""
+    """Measure the likelihood from the distributions that the teacher-forced layer stored; {} if it was not run."""
     return {} if sample.logp is None else likelihood(sample.logp, sample.groups)

@@ -15,10 +15,10 @@ from parity.metrics.judges import explain_absent, explain_few
 from parity.metrics.protocols import recipe
 
 KINDS = ("discrete",)
-MOST = 10_000  # at most so many pictures of either side are compared, each with each
-NEAREST = 32  # neighbours of a picture that are kept, among which a half-sample has its own
-BLOCK = 512  # pictures whose distances are computed at once
-FEWEST = 4  # fewer pictures have no half of two, nor three neighbours each
+MOST = 10_000  # at most this many images of either side are compared, each with each
+NEAREST = 32  # neighbours of an image that are kept, among which a half-sample has its own
+BLOCK = 512  # images whose distances are computed at once
+FEWEST = 4  # fewer images have no half of two, nor three neighbours each
 MEASURES = {
     "kid": ("KID", "", "lower"),
     "precision": ("precision", "", "higher"),
@@ -113,7 +113,7 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_kid(sample: Any) -> dict[str, Any]:
-    """Measure KID with its error; an estimate with the reason, if features lack or a side has too few pictures."""
+    """Measure KID with its error; an estimate with the reason, if features lack or a side has too few images."""
     features, real = sample.outputs.get("features"), sample.reference_outputs.get("features")
     if features is None or real is None:
         return explain_absent(sample, "features", ["kid"])
@@ -123,7 +123,7 @@ def measure_kid(sample: Any) -> dict[str, Any]:
 
 
 def measure_manifold(sample: Any) -> dict[str, Any]:
-    """Measure precision and recall of the first MOST pictures of either side, as each is compared with each; with
+    """Measure precision and recall of the first MOST images of either side, as each is compared with each; with
     `manifold_n` if there are more. The protocol says of which network's features. If missing, estimates with
     reasons."""
     column = recipe(sample.protocol).get("manifold", "features") if sample.protocol else "features"

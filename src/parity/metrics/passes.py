@@ -6,8 +6,8 @@ pass, so an image waits for both, one after another.
 
 A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and drew the k-th itself. So the
 acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among those with j or
-more. The last pass of an image is left out, because the end of the picture cut it short. A window of W in which all is
-accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the start of a picture,
+more. The last pass of an image is left out, because the end of the image cut it short. A window of W in which all is
+accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the start of an image,
 a short tree) count as not accepted there.
 
 Step compression (Teng et al. 2024, sec. 5) is what the papers count: all tokens of an image over its passes, those that
@@ -43,8 +43,8 @@ UNKNOWN = "not reported"  # why a figure of tokens made elsewhere is missing
 
 
 def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
-    """Count the tokens [n] of each image that the model chose: those with a pass in step [n, L] (0: none) but for those
-    in forced [L] bool, the grammar's."""
+    """Count the tokens [n] of each image that the model chose: those with a pass in step [n, L] (0: none) except for
+    those in forced [L] bool, the grammar's."""
     chosen = step > 0
     return (chosen if forced is None else chosen & ~forced).sum(1)
 

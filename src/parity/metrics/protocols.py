@@ -1,26 +1,26 @@
-"""How pictures of published models are measured: frozen recipes, by the name that a configuration gives as `protocol`.
+"""How images of published models are measured: frozen recipes, by the name that a configuration gives as `protocol`.
 
 Figures of two papers compare only under the same recipe. A recipe is never edited: a change is another entry. Its
 digest stands in the results and under each table. A recipe has
 
-    crop     pictures of both sides are cropped at the centre to a square and reduced to this side (Lanczos); 0 leaves
+    crop     images of both sides are cropped at the centre to a square and reduced to this side (Lanczos); 0 leaves
              them as they are
     resize   then to the 299 pixels that Inception reads: "clean" (PIL, bicubic, antialiased, not rounded: clean-fid),
              "legacy_pytorch" (bilinear without antialiasing: pytorch-fid) or "tensorflow" (that of TensorFlow 1:
              torch-fidelity, and ADM's evaluation)
     centre   pixels become (x - centre) / centre: 128 as in the TensorFlow graph, 127.5 in pytorch-fid
     clip     open_clip's name of the paper's network of CLIP-score; "" for any
-    squeeze  pictures are squeezed to this side (bilinear, rounded) before CLIP's own preparation; 0 leaves them
+    squeeze  images are squeezed to this side (bilinear, rounded) before CLIP's own preparation; 0 leaves them
     prefix   before each caption
     manifold the network of whose features precision and recall are taken; by default Inception
-    images   how many pictures the paper generated; fewer are measured, and do not compare
+    images   how many images the paper generated; fewer are measured, and do not compare
 
 JUDGES lists the networks of a recipe, and NETWORKS where each is published: an experiment that names a recipe has them
 without a word of its own (`experiment.protocol_networks`). A repository's commit is pinned as that of a checkpoint; an
 address comes with its digest, whose first eight digits its authors put into the file's name.
 
 Sources: SJD's evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score of
-pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
+images squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
 cosines are not scaled. Precision and recall are of Inception's features (ADM's evaluation), LANTERN's of VGG16's (its
 eval_prec_recall.py)."""
 

@@ -1,4 +1,4 @@
-"""Share of pictures in which the classifier reads the class that was asked for."""
+"""Share of images in which the classifier reads the class that was asked for."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure how often the classifier reads the right class, and in `real_accuracy` the same of the real pictures of
+    """Measure how often the classifier reads the right class, and in `real_accuracy` the same of the real images of
     the reference file; {} without a classifier."""
     if "right" not in sample.outputs:
         return {}

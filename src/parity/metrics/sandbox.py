@@ -103,7 +103,7 @@ def probe() -> str:
 
 
 def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
-    """Run a program, then its tests, for at most so many seconds. Raises RuntimeError where there is no sandbox."""
+    """Run a program, then its tests, for at most this many seconds. Raises RuntimeError where there is no sandbox."""
     interpreter, reason = python()
     if interpreter is None:
         raise RuntimeError(reason)

@@ -23,7 +23,7 @@ def write_table(path: Path, columns: dict[str, Any]) -> None:
 
 
 def read_table(path: Path) -> "pd.DataFrame":
-    """Read a parquet file as a frame, but for columns that have a list a row, which take most of its memory. Raises
+    """Read a parquet file as a frame, except for columns that have a list a row, which take most of its memory. Raises
     ParityError that names the file if it is damaged."""
     from pyarrow import parquet, types
 

@@ -25,20 +25,20 @@ MEASURES = {
 }
 
 
-def joint_laws(model: AnySubsetModel, start: Infilling) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute, in one pass, the laws [B, S, V] of the missing tokens of complete rows in their order (Eq. 6). Returns
-    them, the tokens [B, S], and where there is one [B, S], as a row may miss fewer than S."""
+def joint_probs(model: AnySubsetModel, start: Infilling) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute, in one pass, the distributions [B, S, V] of the missing tokens of complete rows in their order (Eq. 6).
+    Returns them, the tokens [B, S], and where there is one [B, S], as a row may miss fewer than S."""
     width = int((start.end - start.begin).max())
     ranks = start.begin[:, None] + torch.arange(width, device=start.order.device)
     valid = ranks < start.end[:, None]
     queries = torch.where(valid, ranks, start.order.shape[1])
     hidden = start.tokens.gather(1, start.order.gather(1, ranks.clamp(max=start.order.shape[1] - 1)))
-    return model.laws(start.tokens, start.order, start.begin, queries, ranks), hidden, valid
+    return model.probs(start.tokens, start.order, start.begin, queries, ranks), hidden, valid
 
 
-def log_probability(laws: Tensor, hidden: Tensor, valid: Tensor) -> Tensor:
-    """Sum the log-probability [B], in nats, of the missing tokens of each row; takes what `joint_laws` returns."""
-    return torch.where(valid, laws.gather(-1, hidden[..., None])[..., 0].log(), 0).sum(1)
+def log_probability(probs: Tensor, hidden: Tensor, valid: Tensor) -> Tensor:
+    """Sum the log-probability [B], in nats, of the missing tokens of each row; takes what `joint_probs` returns."""
+    return torch.where(valid, probs.gather(-1, hidden[..., None])[..., 0].log(), 0).sum(1)
 
 
 def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: int | None, separator: int) -> np.ndarray:

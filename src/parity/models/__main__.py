@@ -55,7 +55,7 @@ def add_model() -> None:
     parser.add_argument("name", help="of the model in the configuration")
     parser.add_argument("where", help="a folder, or hub:owner/name, with @revision for another than the newest commit")
     parser.add_argument("--grid", type=int, help="tokens a side, where the file's name does not tell the pixels")
-    parser.add_argument("--pixels", type=int, help="of a picture's side, for a folder whose name does not tell them")
+    parser.add_argument("--pixels", type=int, help="of an image's side, for a folder whose name does not tell them")
     parser.add_argument("--vq", type=Path, help="the image tokenizer, if it is not in the model's folder")
     parser.add_argument("--text", type=Path, help="folder of the text encoder, if it is not in the model's folder")
     parser.add_argument("--drafter", type=Path, help="a released drafter, or one that `parity train` made")

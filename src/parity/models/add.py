@@ -76,7 +76,7 @@ def identify(
     """Identify the model in a folder, or in a repository (`hub:owner/name`, `@revision`), whose files are downloaded.
     Raises ParityError if it is of no known family, or would not load.
 
-    grid, pixels  tokens, and pixels, of a picture's side, where no file tells them
+    grid, pixels  tokens, and pixels, of an image's side, where no file tells them
     elsewhere     paths of components that are not in the folder or repository
     """
     local = {component: path.resolve() for component, path in (elsewhere or {}).items() if component != "tokenizer"}
@@ -174,7 +174,7 @@ def read_family(config: Path) -> tuple[str, str]:
 
 
 def read_folder(family: str, folder: Path, source: dict[str, Any], pixels: int | None, local: Paths) -> PublishedModel:
-    """Describe a model whose files are a folder in transformers' layout. Pixels of a picture's side that are not given
+    """Describe a model whose files are a folder in transformers' layout. Pixels of an image's side that are not given
     are read from the folder's name. source: its entry's "source", "repo", "revision"; local: paths of components that
     lie elsewhere."""
     pixels = pixels or read_pixels(Path(source.get("repo", folder)).name, (256, 384, 512, 720, 768, 1024), "--pixels")
@@ -270,7 +270,7 @@ def tell_left_out(candidates: Iterable[str], files: Mapping[str, str]) -> None:
 
 
 def count_tokens_a_side(name: str, grid: int | None, stride: int) -> int:
-    """Return the tokens of a picture's side: `grid` if given, else the pixels in the file's name divided by `stride`,
+    """Return the tokens of an image's side: `grid` if given, else the pixels in the file's name divided by `stride`,
     the pixels of a token. Raises ParityError if the name has none."""
     if grid is not None:
         return grid
@@ -319,13 +319,13 @@ def make_image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
     family = weights.read_family(entry["family"])
     network = entry["network"]
     if network.get("classes"):
-        law = {"guidance": 4.0, "top_k": 2000}
+        probs = {"guidance": 4.0, "top_k": 2000}
     else:
         key = "sampling_without_lines" if network.get("line") == 0 else "sampling"
-        law = dict(family.get(key, {"guidance": 3.0}))
-    if "top_k" in law:
-        law["top_k"] = min(law["top_k"], {**family["network"], **network}["vocab"])
-    return PublishedModel(entry, dict(paths), law)
+        probs = dict(family.get(key, {"guidance": 3.0}))
+    if "top_k" in probs:
+        probs["top_k"] = min(probs["top_k"], {**family["network"], **network}["vocab"])
+    return PublishedModel(entry, dict(paths), probs)
 
 
 def make_pair_model(
@@ -371,13 +371,13 @@ def make_pair_model(
     table = target.get(f"{prefix}diffusion_pos_embed_learned") or target[f"{prefix}encoder_pos_embed_learned"]
     side = math.isqrt(table[1])
     if grid and not resized and grid != side:
-        raise ParityError(f"--grid {grid}: the pictures of {family} have one size; allowed: {side}")
+        raise ParityError(f"--grid {grid}: the images of {family} have one size; allowed: {side}")
     network = {**declared["released"], "grid": grid or (2 * side if resized else side)}
     checked = (paths["target"], paths.get("draft"), paths.get("kl"), paths.get("tokenizer"))
     published.check_loads(family, *checked, network["grid"] if resized else 0)
     by_width = declared["sampled"]
-    law = by_width.get(target[f"{prefix}z_proj.weight"][0], next(iter(by_width.values())))
-    return PublishedModel({"family": family, **source, "files": files, "network": network}, paths, dict(law))
+    probs = by_width.get(target[f"{prefix}z_proj.weight"][0], next(iter(by_width.values())))
+    return PublishedModel({"family": family, **source, "files": files, "network": network}, paths, dict(probs))
 
 
 def check_speculators(model: PublishedModel) -> None:

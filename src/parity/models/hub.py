@@ -146,8 +146,8 @@ def retry_request(get: Callable[[], T]) -> T:
 
 
 def explain_errors(name: str, revision: str | None, get: Callable[[], T]) -> T:
-    """Return what `get()` returns, retried as by `retry_request`. Any error becomes a ParityError of one line: `name`,
-    `revision`, the hub's reason and, for known errors, what to do."""
+    """Return what `get()` returns, retried as with `retry_request`. Any error becomes a ParityError of one line:
+    `name`, `revision`, the hub's reason and, for known errors, what to do."""
     try:
         return retry_request(get)
     except Exception as error:  # the hub's client raises several families of errors

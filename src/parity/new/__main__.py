@@ -27,7 +27,7 @@ ROOT = PACKAGE.parents[1]
 HEAD = '"""{name}: say here what it does, and the paper and section it is from."""\n'
 DISCRETE = """
 from parity_decoders.steps import Step
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 CLAIM = "lossless"
 
@@ -38,14 +38,14 @@ def {name}(model, start, *, noise):
     for i in range(L):
         at = start.new_full(start.shape, i)  # [B], the position to fill
         p = model.logits(tokens[:, None], at[:, None] - 1).softmax(-1)  # [B, 1, V]
-        drawn = race(p, noise.exponential("sample", at[:, None], V))  # [B, 1]
+        drawn = sample_token(p, noise.exponential("sample", at[:, None], V))  # [B, 1]
         yield Step(drawn, start.new_ones(start.shape), at)
         tokens = drawn[:, 0]
 """
 ANYSUBSET = """
 from parity_decoders.protocols.anysubset import next_ranks, write
 from parity_decoders.steps import Fill
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 CLAIM = "lossless"
 
@@ -54,8 +54,8 @@ def {name}(model, start, *, noise):
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]  # [B, N], and the rank [B] to fill
     while (n < start.end).any():
         slots = next_ranks(start, n, 1)  # [B, 1] of everything
-        p = model.laws(tokens, start.order, start.begin, slots.asked, slots.rank)  # [B, 1, V]
-        drawn = race(p, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))  # [B, 1]
+        p = model.probs(tokens, start.order, start.begin, slots.asked, slots.rank)  # [B, 1, V]
+        drawn = sample_token(p, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))  # [B, 1]
         yield Fill(slots.position, drawn, slots.open, slots.open[:, 0].long())
         tokens, n = write(tokens, slots.position, drawn, slots.open), n + slots.open[:, 0]
 """
@@ -72,25 +72,26 @@ CLAIM = "lossless"
 @torch.inference_mode()
 def {name}(models, start, *, noise):
     target, (B, L) = models.target, start.order.shape
-    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)  # by position in the picture
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)  # by position in the image
     for i in range(L):
         at = start.order.new_full((B, 1), i)  # the place to fill, in the order of drawing
         path = make_path_noise(noise, "sample", at, target.steps, target.dim)
-        drawn = target.law(target.conditions(tokens, start.order, at, at), path).sample(path)[:, None]  # [B, 1, D]
+        distribution = target.distribution(target.conditions(tokens, start.order, at, at), path)
+        drawn = distribution.sample(path)[:, None]  # [B, 1, D]
         yield Draw(drawn, start.order.new_ones(B))
         tokens = write(tokens, start.order.gather(1, at), drawn)
 """
 DECODERS = {"discrete": DISCRETE, "anysubset": ANYSUBSET, "continuous": CONTINUOUS}
 # The test of a new decoder plants a fault: it replaces a name that the decoder's module imports.
-RACE = ("race", "parity_decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
+SAMPLE = ("sample_token", "parity_decoders.verification", "sample_token(weights.sqrt(), noise)", "weights, noise")
 PATH = (
     "make_path_noise",
     "parity_decoders.protocols.continuous",
     "lambda *asked: 1.5 * make_path_noise(*given)(*asked)",
     "*given",
 )
-WRONG = {"discrete": RACE, "anysubset": RACE, "continuous": PATH}
-DECODER_TEST = '''"""{name} draws from the law of models whose law is known; a fault planted in it is found."""
+WRONG = {"discrete": SAMPLE, "anysubset": SAMPLE, "continuous": PATH}
+DECODER_TEST = '''"""{name} draws from the distribution of models for which it is known; an injected fault is found."""
 
 {imports}
 
@@ -100,7 +101,7 @@ def rejected(module):
     return any(row["decides"] and row["verdict"] == "rejected" and row["repeat"] for row in rows)
 
 
-def test_{name}_draws_from_the_law():
+def test_{name}_draws_from_the_distribution():
     assert not rejected({name})
 
 
@@ -163,7 +164,7 @@ def test_{name}_of_tokens_that_are_known():
 
 
 def write_decoder_test(name: str, kind: str) -> str:
-    """Make the source of the test of a new decoder that is plain decoding, with a fault planted in it."""
+    """Make the source of the test of a new decoder that is plain decoding, with a fault injected in it."""
     wrong, source, call, arguments = WRONG[kind]
     of_decoders = sorted([f"from parity_decoders.{kind} import {name}", f"from {source} import {wrong}"])
     of_tests = (

@@ -30,7 +30,7 @@ from annotated_types import Interval
 from parity_decoders.counts import Counts
 from parity_decoders.passes import Passes
 from parity_decoders.sequence_buffer import SequenceBuffer
-from parity_decoders.verification import finish, make_law, probability, race
+from parity_decoders.verification import finish, make_probs, probability, sample_token
 
 CLAIM = "lossless"
 REFILLS = True
@@ -95,22 +95,22 @@ def {name}(
     def run_pass():
         positions = line.next_positions(W)  # [B, W], the first open ones
         index = line.age * W + slot  # [B, W], numbers of no other pass
-        race_of = noise.exponential("draft", index[:, :-1], V)
+        exponentials = noise.exponential("draft", index[:, :-1], V)
         above = line.tokens.gather(1, (positions + 1 - model.width).clamp(min=0))
         forced = model.forced[positions.clamp(max=L - 1)]  # -1 where the model chooses
         tokens, draft_probs = [line.read_last_token()[:, 0]], []
         for k in range(gamma):
-            q = make_law(draft.propose(tokens[-1], above[:, k])).to(noise.dtype)
+            q = make_probs(draft.propose(tokens[-1], above[:, k])).to(noise.dtype)
             is_forced = forced[:, k, None] >= 0
             draft_probs.append(torch.where(is_forced, (forced[:, k, None] == vocabulary).to(q.dtype), q))
-            tokens.append(race(draft_probs[-1], race_of[:, k]))
-        p = make_law(model.logits(torch.stack(tokens, 1), (positions - 1).clamp(max=L - 1)))  # [B, W, V]
+            tokens.append(sample_token(draft_probs[-1], exponentials[:, k]))
+        p = make_probs(model.logits(torch.stack(tokens, 1), (positions - 1).clamp(max=L - 1)))  # [B, W, V]
         drafts = torch.stack([*tokens[1:], tokens[0]], 1)  # the last slot has none, so any token fills it
         q = torch.stack([*draft_probs, p[:, -1]], 1)
         bonus = (slot == gamma).expand_as(positions)
         accepted = (noise.uniform("accept", index) * probability(q, drafts) < probability(p, drafts)) & ~bonus
         e = noise.exponential("sample", index, V)
-        return line.advance(*finish(p, q, drafts, bonus, accepted, race(p, e), e))
+        return line.advance(*finish(p, q, drafts, bonus, accepted, sample_token(p, e), e))
 
     return Passes(line, run_pass)
 '''

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-LONGEST = 300  # a caption on the page is cut to so many characters
+LONGEST = 300  # a caption on the page is cut to this many characters
 
 
 # --- how values are written as text
@@ -134,7 +134,7 @@ class Grid(NamedTuple):
 class Packed(NamedTuple):
     """Data that the page's script shows in a view of its own, as compressed JSON; without scripts `instead` is read."""
 
-    view: str  # "tests" or "pictures": the function of templates/page.js that shows it
+    view: str  # "tests" or "images": the function of templates/page.js that shows it
     instead: str
     data: str  # base64 of gzip of JSON
 

@@ -113,7 +113,7 @@ class Files:
 
     def read_top1(self, cell: Cell) -> np.ndarray:
         """Read the largest probability [n, L] of the target's distribution of each token of a cell."""
-        return read_arrays(self.root / paths.laws(cell), ("top1",))["top1"]
+        return read_arrays(self.root / paths.probs(cell), ("top1",))["top1"]
 
     def read_records(self, cell: Cell) -> pd.DataFrame:
         """Read a row per image or text of a cell, without columns that have a list a row."""

@@ -13,13 +13,13 @@ from parity.report import shared_sections as shared
 from parity.report.blocks import Entry, Section, Strip, Words, format_settings, is_missing, list_records
 from parity.report.collect import Gathered
 from parity.report.figures import choose_look, plot
-from parity.report.pictures import make_thumbnail
+from parity.report.images import make_thumbnail
 from parity.report.settings import SummaryRow, parse_settings
 from parity.report.tables import Column, show_measured, show_share, show_table, show_value
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
-PICTURES = 12  # images of each cell that are shown
+SHOWN_IMAGES = 12  # images of each cell that are shown
 DRAFTS = ["acceptance", "distance", "right"]
 # A figure is drawn over each of these settings that takes three values: its measures, and the paper's table.
 SWEPT = {
@@ -129,7 +129,7 @@ def make_sections(g: Gathered) -> Iterator[Section]:
         body += [Words(title, "heading"), show_table(list_records(frame), columns, caption)] if len(frame) else []
     reason = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
     body = body or [Words(f"no test of one token's distribution{reason}.", "empty")]
-    yield Section("continuous-laws", "Continuous tokens: distributions", LAWS, *body, folded=True)
+    yield Section("continuous-laws", "Continuous tokens: distributions", DISTRIBUTIONS, *body, folded=True)
 
 
 def describe_baseline(g: Gathered) -> list[str]:
@@ -155,7 +155,7 @@ def show_groups(g: Gathered) -> Iterator[Any]:
         yield show_table(rows, columns, f"{caption}. {protocol}" if protocol else caption)
         yield from shared.show_other_figures(KIND, rows, SHOWN)
         for row in rows:
-            uris = [make_thumbnail(picture, 96) for picture in g.files.read_pixels(cells[row["key"]], PICTURES)]
+            uris = [make_thumbnail(image, 96) for image in g.files.read_pixels(cells[row["key"]], SHOWN_IMAGES)]
             yield Strip(row["label"] + f" ({row['role']})" * (row["role"] != "method"), uris)
         features = {row["label"]: g.files.read_features(cells[row["key"]]) for row in rows if row.get("drafted")}
         shares = {label: (arrays["by_place"], arrays["by_cell"]) for label, arrays in features.items()}
@@ -203,7 +203,7 @@ def list_one_token_tests(g: Gathered) -> pd.DataFrame:
 MOVED = {"mean_moved": "mean shift", "spread_ratio": "spread ratio"}
 VECTORS = "For each method on continuous tokens its verdict, its quality, its cost and its images."
 SWEEPS = "How acceptance, cost and quality change with one setting of a method."
-LAWS = "Is the distribution of one token the target's, and what are the likelihood ratios that accept drafts?"
+DISTRIBUTIONS = "Is the distribution of one token the target's, and what are the likelihood ratios that accept drafts?"
 VERDICTS = (
     "The exact tests use mixtures of three tokens whose distribution is known: they check the decoder's arithmetic. The"
     " one-token tests use the model: they compare the distribution of one token, everything before it fixed, with the"

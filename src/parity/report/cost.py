@@ -23,10 +23,10 @@ from parity.metrics.estimates import Z, estimate_of
 from parity.report.blocks import list_records
 from parity.report.figures import GREYS, Drawing, Named, choose_look, is_plain, name_points
 
-BUDGETS = (16, 32, 64)  # tables compare methods within so many nodes a pass
-AXIS = 64  # the x axis of the figure is the cost of a pass over so many nodes
-LARGEST = 16.0  # the axis ends at so many passes over one node
-STEPS = 61  # a line is drawn through so many points
+BUDGETS = (16, 32, 64)  # tables compare methods within this many nodes a pass
+AXIS = 64  # the x axis of the figure is the cost of a pass over this many nodes
+LARGEST = 16.0  # the axis ends at this many passes over one node
+STEPS = 61  # a line is drawn through this many points
 PLAIN = "plain decoding"  # the name of its row in figure and table
 PALE = "#bcc3cb"  # the colour of a method that is nowhere the fastest
 

@@ -10,7 +10,7 @@ import pandas as pd
 from parity.experiment import weights
 from parity.experiment.cells import Cell
 from parity.metrics.estimates import PERCENT, Estimate
-from parity.report import maps, pictures, tables
+from parity.report import images, maps, tables
 from parity.report import shared_sections as shared
 from parity.report.blocks import Details, Entry, Section, Sides, Words, format_settings, is_missing, list_records
 from parity.report.collect import Gathered
@@ -99,9 +99,9 @@ def make_sections(g: Gathered) -> Iterator[Section]:
         plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    yield Section("image-pictures", "Images: replay", PICTURES, *pictures.show_pictures(g))
+    yield Section("image-pictures", "Images: replay", REPLAYS, *images.show_images(g))
     tables_of_quality = show_groups(g, QUALITY, PLAIN)
-    yield Section("image", "Images: quality", IMAGES, *tables_of_quality, *pictures.list_identical(g), *clouds)
+    yield Section("image", "Images: quality", IMAGES, *tables_of_quality, *images.list_identical(g), *clouds)
     yield Section("image-cost", "Images: passes and time", COSTS, *show_groups(g, COST, SPEEDS, all_figures=True))
     yield Section("image-acceptance", "Images: where decoders gain", GAINS, *show_acceptance(g, rows))
     table = shared.show_verdicts(g, KIND, PLAIN)
@@ -186,7 +186,7 @@ def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
 
 PLAIN = "Grey rows are plain decoding with two seeds: their difference is chance."
 IMAGES = "How good the images of each method are, beside what they cost."
-PICTURES = "The same prompts decoded by every method, and a replay of each decoding, pass by pass."
+REPLAYS = "The same prompts decoded by every method, and a replay of each decoding, pass by pass."
 COSTS = "How many passes each method needs, and how long they take."
 GAINS = "Where in the image, and when, each method makes many tokens final at once, and how sure the target is there."
 VERDICTS = "The verdict on every cell, with its bound, and on which options and models it was reached."

@@ -211,7 +211,7 @@ def describe_method(row: SummaryRow) -> str:
 
 
 def show_fewer_calls(row: SummaryRow) -> Entry:
-    """Show how many times fewer (or more) passes than plain decoding, beneath the count or share behind it."""
+    """Show how many times fewer (or more) passes than plain decoding, beneath the count or share after it."""
     ratio = row["gain"]
     if not np.isfinite(ratio):
         return ABSENT
@@ -317,7 +317,7 @@ PASSES_AND_CALLS = (
     " of a speculator, which an image waits for, too"
 )
 AT_BUDGETS = (
-    "Passes an image with the best options of each method that keep within so many nodes a pass; beneath, the gain"
+    "Passes an image with the best options of each method that keep within this many nodes a pass; beneath, the gain"
     " where a pass costs the same whatever its nodes."
 )
 WITHIN = "passes an image; the options that gain most within the budget"

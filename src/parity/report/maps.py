@@ -16,7 +16,7 @@ from parity.metrics.passes import compress_steps
 from parity.report.figures import Drawing, Look, wrap_label
 
 Steps = Mapping[str, np.ndarray]  # by label [n, L] int: in which pass a token became final, from 1; 0 if forced
-FIRST = 5  # so many images are shown with the target's largest probability
+FIRST = 5  # this many images are shown with the target's largest probability
 COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
 
 
@@ -100,8 +100,8 @@ def draw_top1_maps(
     for k, line in enumerate(lines):
         title = "" if k else f"mean of {len(own)} images"
         image = show_map(axes[1, k], line, widths[plain], title, vmin=0, vmax=1)
-    for ax, picture in zip(axes[0, 1:], pixels, strict=False):
-        ax.imshow(picture, interpolation="nearest")
+    for ax, drawn in zip(axes[0, 1:], pixels, strict=False):
+        ax.imshow(drawn, interpolation="nearest")
     figure.colorbar(image, ax=axes, shrink=0.8, label="top-1 probability")
     means = {name: average_over_images(values) for name, values in top1.items()}
     same_length = {name: line for name, line in means.items() if len(line) == own.shape[1]}

@@ -1,4 +1,4 @@
-"""The page: a list of sections as one self-contained HTML file, and the data behind each of its figures.
+"""The page: a list of sections as one self-contained HTML file, and the data after each of its figures.
 
 Prompts and options are other people's text: everything reaches the page through Jinja's autoescape or as packed data
 that its one script shows as text. The page's own policy (CSP) names that script by its digest, and forbids every other

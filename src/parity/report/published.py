@@ -47,7 +47,7 @@ def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
     settings, our_options = list_settings(row), parse_settings(row["options"])
     size = sizes.get(row["model"], {}).get("vocab", 0)
     settings.pop("batch", None)  # the batch need not agree; the nearest is preferred
-    if our_options.get("iterations"):  # an image's tokens are drawn in so many steps, as many at once
+    if our_options.get("iterations"):  # an image's tokens are drawn in this many steps, as many at once
         settings["tokens_per_step"] = sizes[row["model"]]["length"] / our_options["iterations"]
     if "sampling.guidance" in settings:
         settings["guided"] = settings["sampling.guidance"] != 1

@@ -218,7 +218,7 @@ def label_tests(g: Gathered) -> pd.DataFrame:
     return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
 
 
-TESTS = "Every test behind the verdicts: for each decoder and layer the strongest one, then all of them."
+TESTS = "Every test of the verdicts: for each decoder and layer the strongest one, then all of them."
 EVERY = (
     "All {} tests, with diagnostics and repetitions. A diagnostic test locates a difference; it does not enter the"
     " verdict."

@@ -1,5 +1,5 @@
 """The front page: what was found in a few lines, images, a table and a figure for each kind of model; and the files
-behind the page, with the command that makes a row again."""
+after the page, with the command that makes a row again."""
 
 import json
 import shlex
@@ -41,8 +41,8 @@ from parity.report.cost import (
 )
 from parity.report.figures import draw_gain_bars, draw_speed_by_distance, draw_speed_by_passes, plot
 from parity.report.front_table import make_columns, make_image_columns, show_budgets
+from parity.report.images import make_thumbnail
 from parity.report.order import order_images, rank_verdict
-from parity.report.pictures import make_thumbnail
 from parity.report.settings import NAMED, SummaryRow, explain_decoder, find_varying, parse_settings
 from parity.report.shared_sections import TITLES, label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
@@ -144,7 +144,7 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """Make the gallery of the first prompts' pictures: by plain decoding with each seed (the methods' seed as drawn by
+    """Make the gallery of the first prompts' images: by plain decoding with each seed (the methods' seed as drawn by
     a method that shares its noise), by the best lossless method of other images, and the lossy one of most gain."""
     cells = g.map_cells("discrete")
     first = rows[0]
@@ -229,7 +229,7 @@ BY_COST = (
     f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
     f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
     " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
-    " pass over so many tokens was, their cost is extended in a line."
+    " pass over this many tokens was, their cost is extended in a line."
 )
 FASTEST = (
     "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
@@ -290,10 +290,10 @@ def make_files_section(g: Gathered) -> Section:
         ),
     ]
     table = show_table(list_records(g.summary[["label", "key", "method"]]), columns, CELLS)
-    return Section("files", "Files and commands", BEHIND, Terms(list(WHAT.items())), Words("Cells", "heading"), table)
+    return Section("files", "Files and commands", FILES, Terms(list(WHAT.items())), Words("Cells", "heading"), table)
 
 
-BEHIND = "The data behind this page, and for each row the command that makes it again."
+FILES = "The data of this page, and for each row the command that makes it again."
 CELLS = (
     "The samples, records and figures of each row, and the command that makes them, to be run in the project's folder."
     " Up-to-date files are not made twice: to make a cell again, delete its folder first."

@@ -328,5 +328,5 @@ class Batch:
         loaded = self.worker.loaded
         open_ = (self.canvas.step[places, :-1] == 0).int().cpu().numpy()
         free = self.free.cpu().numpy()
-        images = map(Image.fromarray, loaded.pictures(self.canvas.tokens[places, :-1]))
+        images = map(Image.fromarray, loaded.images(self.canvas.tokens[places, :-1]))
         return [mask_open(image, lay_out(row, free, loaded.width), 0) for image, row in zip(images, open_, strict=True)]

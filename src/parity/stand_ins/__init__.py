@@ -40,7 +40,7 @@ def list_published_sizes(name: str) -> dict[str, Any]:
 def make_entry(name: str, folder: Path, published: bool = False, **changed: Any) -> dict[str, Any]:
     """Write the stand-in `name` to `folder`, and make its entry in a configuration: for a model of images what `parity
     models add` finds, for a continuous pair the folder that `convert` writes, for others their files and digests.
-    published: in the sizes of its authors' network, but for those of `changed`."""
+    published: in the sizes of its authors' network, except for those of `changed`."""
     from parity.models import add
     from parity.models.continuous.published import convert
     from parity.stand_ins.continuous import CELLS

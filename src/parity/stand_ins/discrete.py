@@ -36,8 +36,8 @@ WRITES = (
 )
 NONE: Mapping[str, Any] = MappingProxyType({})
 CODES = 64
-SIDE = 6  # pictures have so many codes a side, unless they are LlamaGen's
-GRID = 8  # LlamaGen's pictures have so many codes a side
+SIDE = 6  # images have this many codes a side, unless they are LlamaGen's
+GRID = 8  # LlamaGen's images have this many codes a side
 TEXT = 32  # LlamaGen's text encoder makes embeddings of this width
 PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with which it writes the sizes of its authors
     "llamagen": {
@@ -53,7 +53,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # the arguments of a function with whi
         "text": {"vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
                  "num_attention_heads": 16},
         "vision": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
-        "pictures": {"latent_channels": 256, "base_channels": 128, "channel_multiplier": [1, 1, 2, 2, 4],
+        "images": {"latent_channels": 256, "base_channels": 128, "channel_multiplier": [1, 1, 2, 2, 4],
                      "num_res_blocks": 2},
     },
 }  # fmt: skip
@@ -98,7 +98,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def sharpen(net: nn.Module, seed: int) -> nn.Module:
     """Fill a network with random weights by a seed and return it: matrices scaled by their width, vectors near 1
-    (weights) or 0 (biases), so that its laws differ between positions."""
+    (weights) or 0 (biases), so that its distributions differ between positions."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in net.named_parameters():
@@ -128,7 +128,7 @@ def name_chameleon_sizes(side: int) -> list[str]:
 
 def make_chameleon_network(folder: Path, architecture: str, codes: int, side: int) -> Any:
     """Make a random Chameleon of transformers, tiny, and write its tokenizer to `folder`. architecture: the class that
-    its config.json will name; codes: how many image codes; side: codes of a picture's side."""
+    its config.json will name; codes: how many image codes; side: codes of an image's side."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
     # as in the published file, the tokenizer's ids are in another order than the numbers in the names of the codes
@@ -169,7 +169,7 @@ def make_chameleon_decoder(net: Any) -> dict[str, Tensor]:
 
 def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     """Write Lumina-mGPT, a folder of shards without an image tokenizer, and that tokenizer in Meta's file. Return their
-    paths in `folder` as "model" and "vq". codes: how many image codes; side: codes of a picture's side."""
+    paths in `folder` as "model" and "vq". codes: how many image codes; side: codes of an image's side."""
     net = make_chameleon_network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
     state = net.state_dict()
     save(net, folder / "Lumina-mGPT-7B-768", {k: v for k, v in state.items() if ".vqmodel." not in k})
@@ -241,7 +241,7 @@ def eagle_drafter(
     its folder's name}.
 
     Source: jadohu/llamagen_drafter and the code that reads it (jadohu/LANTERN, models/drafters/cnets_llamagen.py). The
-    released configuration has no `block_size`, which follows from `input_type`; here it is for small pictures.
+    released configuration has no `block_size`, which follows from `input_type`; here it is for small images.
     """
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": dim,
@@ -329,10 +329,10 @@ def janus(
     side: int = SIDE,
     text: Mapping[str, Any] = NONE,
     vision: Mapping[str, Any] = NONE,
-    pictures: Mapping[str, Any] = NONE,
+    images: Mapping[str, Any] = NONE,
 ) -> dict[str, str]:
     """Write Janus-Pro, a folder of shards that holds all its networks, in bfloat16 if it is large; return {"model": its
-    name}. text, vision, pictures: of transformers' configurations, in place of small sizes."""
+    name}. text, vision, images: of transformers' configurations, in place of small sizes."""
     from transformers import JanusConfig, JanusForConditionalGeneration
 
     model_folder = folder / "Janus-Pro-1B"
@@ -350,7 +350,7 @@ def janus(
     tokenizer = {
         "embed_dim": 8, "num_embeddings": codes, "latent_channels": 32, "base_channels": 32,
         "channel_multiplier": [1, 1, 1, 1, 1], "num_res_blocks": 1, "projection_dim": width,
-        "image_token_embed_dim": width, **pictures,
+        "image_token_embed_dim": width, **images,
     }  # fmt: skip
     config = JanusConfig(
         text_config=language, vision_config=encoder, vq_config=tokenizer, image_token_id=words["<image_placeholder>"]
@@ -365,7 +365,7 @@ def janus(
 
 
 def name_as_released(name: str) -> str | None:
-    """Rename a tensor of Janus from transformers' layout to DeepSeek's; None for the encoder of pictures."""
+    """Rename a tensor of Janus from transformers' layout to DeepSeek's; None for the encoder of images."""
     if name.startswith(("model.vision_model.", "model.aligner.")):
         return None
     own = name.removeprefix("model.")
@@ -393,19 +393,19 @@ def janus_released(folder: Path) -> dict[str, str]:
     model_folder.mkdir()
     for file in source.glob("tokenizer*.json"):
         shutil.move(file, model_folder)
-    text, pictures = net.config.text_config, net.config.vq_config
+    text, images = net.config.text_config, net.config.vq_config
     sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     language = {name: getattr(text, name) for name in (*sizes, "num_key_value_heads", "max_position_embeddings")}
-    depth = {"depth": 2, "projector_type": "mlp_gelu", "n_embed": pictures.projection_dim}
-    codes = {"image_token_size": pictures.num_embeddings, "n_embed": pictures.embed_dim}
-    head = {"image_token_embed": pictures.image_token_embed_dim, "image_token_size": pictures.num_embeddings}
+    depth = {"depth": 2, "projector_type": "mlp_gelu", "n_embed": images.projection_dim}
+    codes = {"image_token_size": images.num_embeddings, "n_embed": images.embed_dim}
+    head = {"image_token_embed": images.image_token_embed_dim, "image_token_size": images.num_embeddings}
     config = {
         "model_type": "multi_modality", "architectures": ["MultiModalityCausalLM"],
         "language_config": {"model_type": "llama", **language},
         "vision_config": {"cls": "CLIPVisionTower", "params": {"image_size": net.config.vision_config.image_size}},
         "gen_vision_config": {"cls": "VQ-16", "params": codes},
-        "gen_aligner_config": {"cls": "MlpProjector", "params": {**depth, "input_dim": pictures.embed_dim}},
-        "gen_head_config": {"cls": "vision_head", "params": {**head, "n_embed": pictures.projection_dim}},
+        "gen_aligner_config": {"cls": "MlpProjector", "params": {**depth, "input_dim": images.embed_dim}},
+        "gen_head_config": {"cls": "vision_head", "params": {**head, "n_embed": images.projection_dim}},
     }  # fmt: skip
     write_json(model_folder / "config.json", config)
     state = {new: tensor.clone() for name, tensor in net.state_dict().items() if (new := name_as_released(name))}
@@ -438,7 +438,7 @@ def llamagen(
     tokenizer: VQConfig = SMALL_TOKENIZER,
     text: Mapping[str, Any] = NONE,
 ) -> dict[str, str]:
-    """Write LlamaGen-XL, stage 1: transformer and image tokenizer, of pictures of side x side codes, and the folder of
+    """Write LlamaGen-XL, stage 1: transformer and image tokenizer, of images of side x side codes, and the folder of
     a T5 encoder, in bfloat16 if it is large. Return their paths in `folder` by part. sizes, text: of the transformer
     and of the encoder, in place of small ones."""
     from transformers import T5Config, T5EncoderModel

@@ -68,7 +68,7 @@ def inception(folder: Path) -> dict[str, str]:
 
 
 def save(net: nn.Module, folder: Path, component: str, file: str) -> dict[str, str]:
-    """Draw a network's convolutions anew, so that pictures differ in its last layer too; pickle its tensors to
+    """Draw a network's convolutions anew, so that images differ in its last layer too; pickle its tensors to
     `file`."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):

@@ -31,7 +31,10 @@ from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
 from parity.timing.bench import CAPTURED, Bench, Given, Images, Variant, run_duels, try_in_memory
 
-BEST, NEAR = 3, 1.1  # so many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
+BEST, NEAR = (
+    3,
+    1.1,
+)  # this many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
 PREDICTED, ROUGH, TIMED = (
     "predicted",
     "timed roughly",
@@ -47,7 +50,7 @@ class Counted:
     variant: Variant
     keys: list[str]  # of its cells
     spec: dict[str, Any]
-    passes: float  # of an image alone; 0 but for image tokens
+    passes: float  # of an image alone; 0 except for image tokens
     shared_passes: float  # of a batch, over its rows
     seconds: float  # of a batch in the job that decoded it, over its rows
     rows: int  # of its largest batch
@@ -135,7 +138,7 @@ def compare(counted: Counted, base: Variant, timed: list[Variant], name: str) ->
 def time_size(
     bench: Bench, group: list[Counted], like: Counted | None, batch: int, named: list[str] | str, seconds: float
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Predict the speed of every variant at a batch, and time those that `choose_rivals` names for about so many
+    """Predict the speed of every variant at a batch, and time those that `choose_rivals` names for about this many
     seconds. like: of `find_like`. Yields keys of cells, and columns of their rows."""
     name = "speedup_single" if batch == 1 else "speedup"
     for counted in [*group, *([like] if like else [])]:

@@ -25,10 +25,10 @@ from parity.metrics.estimates import Estimate, is_narrow, mean_ratio
 from parity.models.discrete.load import Loaded, load_networks
 
 WAYS = CAPTURED, COMPILED, EAGER = "CUDA graphs", "compiled", "eager"  # how passes run
-WIDTHS, WIDTHS_COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over so many nodes, eager and compiled
+WIDTHS, WIDTHS_COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over this many nodes, eager and compiled
 SEED = 2**31 - 1  # the seed of all rows here
 FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
-PILOT = 2  # a pilot decodes so many rows
+PILOT = 2  # a pilot decodes this many rows
 # A duel has FEWEST rounds, if there is time, and at most PAIRS. With fewer, an interval that is narrow by chance ends
 # it, and holds the speed less often than it says (tests/timing).
 FEWEST, PAIRS = 10, 40
@@ -75,7 +75,7 @@ class Cost(NamedTuple):
 
     seconds: float
     passes: float  # passes a row
-    nodes: float = 0.0  # nodes a pass; 0 but for image tokens
+    nodes: float = 0.0  # nodes a pass; 0 except for image tokens
     a_pass: float = 0.0  # seconds a pass
     way: str = EAGER  # how passes ran
 
@@ -183,8 +183,8 @@ class Images(Given):
         return variant.passes * cost * variant.step / batch
 
     def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
-        """Estimate the seconds of a pass over so many nodes of each row of a batch, from the two nearest of the widths,
-        which are timed once: a wider pass than a method's may need more memory than there is."""
+        """Estimate the seconds of a pass over this many nodes of each row of a batch, from the two nearest of the
+        widths, which are timed once: a wider pass than a method's may need more memory than there is."""
         widths = WIDTHS_COMPILED if fast else WIDTHS
         below = max((n for n in widths if n <= nodes), default=widths[0])
         above = min((n for n in widths if n >= nodes), default=widths[-1])
@@ -196,7 +196,7 @@ class Images(Given):
 
     @torch.inference_mode()
     def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
-        """Time a pass over so many nodes of each row of a batch, in the middle of an image: the median of seconds."""
+        """Time a pass over this many nodes of each row of a batch, in the middle of an image: the median of seconds."""
         loaded = self.load_networks(find_plain_method(self.kind), fast)
         model = loaded.model(self.rows(0, batch), self.setting["sampling"])
         positions = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)

@@ -32,8 +32,8 @@ from parity.experiment.schema import PromptSpec, TrainingSpec, validate
 from parity.generate import Generator, check_captions
 from parity.train.cards import format_log
 
-EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps; a multiple of so many steps apart
-HELD_SHARE = 8  # one prompt in so many is held out, if there are at least twice as many
+EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps; a multiple of this many steps apart
+HELD_SHARE = 8  # one prompt in this many is held out, if there are at least twice as many
 
 
 def read_generator(a: argparse.Namespace) -> Generator:

@@ -37,7 +37,7 @@ class Job:
     threads: int = 1
     device: str = "cpu"
     scheme: dict[str, Any] = field(default_factory=dict)
-    minutes: float = math.inf  # training ends after so many, even if it has taken fewer steps
+    minutes: float = math.inf  # training ends after this many, even if it has taken fewer steps
 
     @property
     def out(self) -> Path:

@@ -1,7 +1,9 @@
-"""What the speculators of a network of image tokens learn: its law, by their Kullback-Leibler divergences from it.
+"""What the speculators of a network of image tokens learn: its distribution, by their Kullback-Leibler divergences from
+it.
 
 The target's `features` [R, L, dim] are its hidden states, s of which predicts token s; `p` [B, L, V] are its
-log-probabilities. A `Law` computes log-probabilities by an output layer from features, and B rows from R if it guides.
+log-probabilities. A `Distribution` computes log-probabilities by an output layer from features, and B rows from R if it
+guides.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,9 @@ from torch import Tensor, nn
 
 from parity.models.discrete.prompts import Prompts, compute_features
 
-Law = Callable[[nn.Module, Tensor], Tensor]  # output layer, features [R, n, dim] -> log-probabilities [B, n, V]
+Distribution = Callable[
+    [nn.Module, Tensor], Tensor
+]  # output layer, features [R, n, dim] -> log-probabilities [B, n, V]
 FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
 UNROLLED = 2  # calls of a drafter in a step: all but the first read its own features, as in a draft tree
 
@@ -31,7 +35,7 @@ def guide(output: nn.Module, features: Tensor, scale: Tensor | float) -> Tensor:
     return guidance(output(features).float())
 
 
-def make_distributions(sampling: TokenSampling) -> tuple[Law, Law]:
+def make_distributions(sampling: TokenSampling) -> tuple[Distribution, Distribution]:
     """Make the distributions of a target and of a network that learns from it, at these settings. top-k and top-p
     exclude tokens from the first alone, so that the other learns of all."""
 
@@ -60,7 +64,7 @@ def measure_speculator(
     embed: Callable[[Any], Prompts],
     tokens: Tensor,
     features: Tensor,
-    laws: tuple[Law, Law],
+    distributions: tuple[Distribution, Distribution],
     width: int,
     free: Tensor | None = None,
     run: Callable[[Any, Prompts, Tensor], Tensor] = compute_features,
@@ -70,43 +74,43 @@ def measure_speculator(
 
     embed       embeds the prompts of the rows for a network, the target or a draft model
     features    of the target, [R, L, dim]
-    laws        of the target, and of the speculator
-    width       tokens of a row of a picture
+    distributions        of the target, and of the speculator
+    width       tokens of a row of an image
     run         `compute_features`, or the same compiled
     """
-    target_law, law = laws
+    target_distribution, distribution = distributions
     x = tokens[:, :-1]
     dtype = next(target.parameters()).dtype
     nothing = torch.zeros((), device=x.device)
     with torch.no_grad():
         prompts = embed(target)
-        p = target_law(target.output, features.to(dtype))
+        p = target_distribution(target.output, features.to(dtype))
         embeddings = F.embedding(x, prompts.embeddings).float()
         features = features.float()
     if kind == "draft":
-        return nothing, {"nats": measure_divergence(law(net.output, run(net, embed(net), x)), p, free)}
+        return nothing, {"nats": measure_divergence(distribution(net.output, run(net, embed(net), x)), p, free)}
 
-    def guess_law(guess: Tensor) -> Tensor:
-        return law(target.output, guess.to(dtype))
+    def guess_distribution(guess: Tensor) -> Tensor:
+        return distribution(target.output, guess.to(dtype))
 
     if kind == "heads":
-        return nothing, measure_heads(net, guess_law, features, embeddings, p, width, free)
+        return nothing, measure_heads(net, guess_distribution, features, embeddings, p, width, free)
     places = torch.arange(x.shape[1], device=x.device) + prompts.prefix.shape[1] - prompts.padding[:, None]
-    return measure_drafter(net, guess_law, features, embeddings, p, places.clamp(min=0), free)
+    return measure_drafter(net, guess_distribution, features, embeddings, p, places.clamp(min=0), free)
 
 
 def measure_heads(
     net: Any,
-    law: Callable[[Tensor], Tensor],
+    distribution: Callable[[Tensor], Tensor],
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
     width: int,
     free: Any = None,
 ) -> dict[str, Tensor]:
-    """Compute the divergences of `Heads`: `right` of the head to the right behind the target's feature, `right_twice`
-    behind its own, `below` of the head downwards, `right_below` of the head to the right behind that. embeddings [R, L
-    - 1, dim]: of the tokens but the last; width: tokens of a row of a picture."""
+    """Compute the divergences of `Heads`: `right` of the head to the right after the target's feature, `right_twice`
+    after its own, `below` of the head downwards, `right_below` of the head to the right after that. embeddings [R, L
+    - 1, dim]: of the tokens but the last; width: tokens of a row of an image."""
     right = net.right(features[:, :-1], embeddings)
     below = net.below(features[:, 1 : features.shape[1] - width + 1])
     guesses = {
@@ -115,7 +119,7 @@ def measure_heads(
         "below": below,
         "right_below": net.right(below[:, :-1], embeddings[:, width:]),
     }  # each ends at the last token
-    return {name: measure_divergence(law(guess), p, free) for name, guess in guesses.items()}
+    return {name: measure_divergence(distribution(guess), p, free) for name, guess in guesses.items()}
 
 
 def measure_heads_at(
@@ -125,18 +129,18 @@ def measure_heads_at(
     features: Callable[[Tensor], Tensor],
     tokens: Tensor,
     places: Tensor,
-    laws: tuple[Law, Law],
+    distributions: tuple[Distribution, Distribution],
     width: int,
     free: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Compute the divergences of `measure_heads` from one place of each row alone, which may be of many rows.
 
     output      the target's
-    table       embeddings of the picture's tokens [V, dim]
+    table       embeddings of the image's tokens [V, dim]
     features    gives the target's features at a place of each row, [copies, N, dim]; tokens [N, L]; places [N]
-    laws, width, free  as of `measure_speculator`
+    distributions, width, free  as of `measure_speculator`
     """
-    target_law, law = laws
+    target_distribution, distribution = distributions
     last = tokens.shape[1] - 1
     dtype = next(output.parameters()).dtype
 
@@ -157,16 +161,16 @@ def measure_heads_at(
     for name, (guess, (counted, ends)) in guesses.items():
         ends, counted = ends.clamp(max=last), counted & (ends <= last)
         with torch.no_grad():
-            p = target_law(output, features(ends).to(dtype))
+            p = target_distribution(output, features(ends).to(dtype))
         counted = counted if free is None else counted & free[ends]
-        divergence = (p.exp() * (p - law(output, guess.to(dtype)))).sum(-1)[0]
+        divergence = (p.exp() * (p - distribution(output, guess.to(dtype)))).sum(-1)[0]
         nats[name] = (divergence * counted).sum() / counted.sum().clamp(min=1)
     return nats
 
 
 def measure_drafter(
     net: Any,
-    law: Callable[[Tensor], Tensor],
+    distribution: Callable[[Tensor], Tensor],
     features: Tensor,
     embeddings: Tensor,
     p: Tensor,
@@ -180,7 +184,7 @@ def measure_drafter(
     read, error, nats = features[:, :-1], torch.zeros((), device=features.device), {}
     for call in range(UNROLLED):
         guessed = net(embeddings, read, position_ids, mask)
-        nats[f"nats_{call}"] = measure_divergence(law(guessed), p, free)
+        nats[f"nats_{call}"] = measure_divergence(distribution(guessed), p, free)
         error = error + F.smooth_l1_loss(guessed.float(), features[:, 1:].float())
         read = torch.cat([features[:, :1], guessed[:, :-1].detach().to(features.dtype)], 1)
     return error, nats

@@ -1,5 +1,5 @@
-"""A speculator of a checkpoint: built for its target, taught the target's law on the target's own samples at the
-sampling of the experiment, and measured by decoding held-out prompts with it."""
+"""A speculator of a checkpoint: built for its target, taught the target's distribution on the target's own samples at
+the sampling of the experiment, and measured by decoding held-out prompts with it."""
 
 import copy
 import math
@@ -31,8 +31,8 @@ from parity.train.samples import Samples, complete_options
 METHODS = {"heads": "mtj_heads", "draft": "mtj_draft", "drafter": "eagle"}  # decoder that a speculator is for
 HELD_OUT, DECODED = 16, 8  # held-out rows, and how many of them, at most, are decoded to count passes
 SEEN = 2  # a row is read so often: further readings teach less than the drawing of another row, at four readings
-KEPT = 4_000_000_000  # bytes: the target's features of all rows are kept if they take at most so many
-ROOM = 8  # laws that are held at once for each row, in training
+KEPT = 4_000_000_000  # bytes: the target's features of all rows are kept if they take at most this many
+ROOM = 8  # distributions that are held at once for each row, in training
 # The learning rate at its peak times the width of the network: 8e-3 for heads of the embedded one's 192
 PEAK = {"heads": 1.6, "draft": 0.4, "drafter": 0.4}
 PATIENCE, LEAST = 3, 0.005  # training goes on if the last evaluations saved at least this share of passes
@@ -52,9 +52,9 @@ def initialise(net: Transformer) -> None:
 
 
 def build_draft(target: Transformer, layers: int, width: int) -> Transformer:
-    """Build a draft model of a LlamaGen: so many of its layers, evenly chosen, with its weights, or a narrower network
-    with new ones. 0 stands for a quarter of its layers, and for its width. Raises ParityError for sizes that it cannot
-    have."""
+    """Build a draft model of a LlamaGen: this many of its layers, evenly chosen, with its weights, or a narrower
+    network with new ones. 0 stands for a quarter of its layers, and for its width. Raises ParityError for sizes that it
+    cannot have."""
     c = target.config
     head = c.dim // c.heads
     if not 0 <= layers <= c.layers:
@@ -112,13 +112,13 @@ class Lesson:
     """A speculator that is being trained, beside its target."""
 
     def __init__(self, generator: Generator, kind: str, net: nn.Module, rows: Samples, held_out: Samples):
-        """Prepare the laws at the sampling of the experiment. rows and held_out: samples of the target."""
+        """Prepare the distributions at the sampling of the experiment. rows and held_out: samples of the target."""
         self.generator, self.kind, self.net, self.rows, self.held_out = generator, kind, net, rows, held_out
         self.loaded: models.Loaded = generator.load_networks("ar")
         self.target: Any = self.loaded.nets["net"].requires_grad_(False)
         self.dtype = next(self.target.parameters()).dtype
         self.sampling = TokenSampling(**generator.case.setting["sampling"])
-        self.laws = make_distributions(self.sampling)
+        self.distributions = make_distributions(self.sampling)
         self.method = METHODS[kind]
         image = generator.config.image
         given = dict((image.methods.get(self.method) or [{}])[0]) if image else {}
@@ -128,14 +128,14 @@ class Lesson:
         model = self.loaded.model(first, generator.case.setting["sampling"])
         self.length, self.vocab = model.length, model.vocab
         self.step = 0  # steps that were taken
-        self.evaluated: tuple[int, dict[str, float]] = (-1, {})  # after so many steps, these figures
+        self.evaluated: tuple[int, dict[str, float]] = (-1, {})  # after this many steps, these figures
         self.free = model.forced.clone() < 0 if (model.forced >= 0).any() else None
         self.copies = 2 if self.sampling.guidance != 1 else 1  # of a row: with its prompt, and without
         self.features: Tensor | None = None  # float16 [copies, rows, L, dim] of rows to learn from, if they are kept
         self.tokens = torch.zeros(0)  # of these rows, [rows, L]
         self.computed = 0  # rows of which they are there
         self.reads = torch.zeros(0, dtype=torch.int64)  # [rows] how often each was read
-        self.table: Tensor | None = None  # the target's embeddings of the picture's tokens
+        self.table: Tensor | None = None  # the target's embeddings of the image's tokens
 
     def embed_prompts(self, inputs: dict[str, Tensor], net: Any) -> Prompts:
         """Embed the prompts of rows for a network."""
@@ -187,7 +187,7 @@ class Lesson:
                 partial(self.embed_prompts, inputs),
                 tokens,
                 features.flatten(0, 1),
-                self.laws,
+                self.distributions,
                 width,
                 self.free,
             )
@@ -210,14 +210,15 @@ class Lesson:
                 select_features,
                 self.tokens[chosen].to(device),
                 torch.from_numpy(places).to(device),
-                self.laws,
+                self.distributions,
                 self.loaded.width,
                 self.free,
             )
         return torch.zeros((), device=device), nats
 
     def split(self, rows: range, length: int = 0) -> Iterator[range]:
-        """Split rows of so many laws, by default a picture's, into as many at a time as their laws leave room for."""
+        """Split rows of this many distributions, by default an image's, into as many at a time as their distributions
+        leave room for."""
         at_once = machine.limit_rows(len(rows), length or self.length, ROOM * self.vocab)
         yield from (rows[i : i + at_once] for i in range(0, len(rows), at_once))
 
@@ -230,7 +231,7 @@ class Lesson:
         return rows
 
     def learn(self, job: Job, step: int, rng: np.random.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Compute the loss of a step's rows, and its gradient but for that of the last part, which is left to the
+        """Compute the loss of a step's rows, and its gradient except for that of the last part, which is left to the
         caller; draw further rows first if those that there are were read often enough. Heads, which read a place
         alone, learn from as many places of as many rows."""
         self.step = step + 1
@@ -311,7 +312,7 @@ class Lesson:
 
 
 def count_rows(job: Job, steps: int) -> int:
-    """Count the rows that there are after so many steps. They grow as the root of steps: with as many as were read so
+    """Count the rows that there are after this many steps. They grow as the root of steps: with as many as were read so
     far, or fewer, a speculator soon knows the first ones by heart."""
     most = min(job.examples, max(job.batch, job.steps * job.batch // SEEN))
     return max(min(job.batch, most), math.ceil(most * (steps / job.steps) ** 0.5))

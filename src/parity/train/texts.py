@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"  # in place of a file: Stories and Snippets
 FIRST_TEST = 10_000_000  # seed of the first held-out text of the embedded grammar
 UNKNOWN = "<unk>"
-MOST_WORDS = 65_536  # a vocabulary of whole words has at most so many: the most frequent
+MOST_WORDS = 65_536  # a vocabulary of whole words has at most this many: the most frequent
 KEYS = ("text", "content")  # of a line of a .jsonl file, the first that it has is its document
 
 

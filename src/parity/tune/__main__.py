@@ -47,8 +47,8 @@ from parity.models import fetch
 from parity.timing.bench import Bench, Given, Images, Variant, run_duels, try_in_memory
 from parity.tune.candidates import SHARES, list_candidates
 
-BEST = 2  # so many candidates are timed beside plain decoding
-CAPTIONS = 16  # so many captions are decoded in turn
+BEST = 2  # this many candidates are timed beside plain decoding
+CAPTIONS = 16  # this many captions are decoded in turn
 PILOT_SHARE = 0.2  # new pilots begin in this share of the time
 NEAR = 1.3  # a variant is timed if it is predicted to take at most NEAR times plain decoding's seconds
 JUMP = 1.3  # if timings of plain decoding differ by this factor, the machine is too busy to tell
@@ -199,7 +199,7 @@ def make_bench(case: Case, manifest: dict[str, Any], config: Config, device: str
 
 
 def main() -> None:
-    """Tune every model of the chosen sections, but for cases that tuned.yaml has unless `--again` is given."""
+    """Tune every model of the chosen sections, except for cases that tuned.yaml has unless `--again` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help="of the experiment (those with `auto`; if none has it, all)")
     parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")

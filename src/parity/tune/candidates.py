@@ -17,7 +17,7 @@ from parity.experiment.tuned import Case
 from parity.experiment.weights import list_option_sizes
 from parity.timing.bench import Variant
 
-SIZES = (16, 8, 12, 32, 4, 64)  # variants evaluate about so many positions a pass; they are tried in this order
+SIZES = (16, 8, 12, 32, 4, 64)  # variants evaluate about this many positions a pass; they are tried in this order
 # By kind the options that grow with the size of a pass, and what divides the size. `sjd_pac`'s branches do not grow.
 SHARES = {
     "discrete": {"window": 1, "branches": 1, "total": 1, "gamma": 4},

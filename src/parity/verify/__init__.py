@@ -2,7 +2,7 @@
 
 A decoder that shares plain decoding's random numbers is compared with it token by token, in the dtype that the model
 has. Of others, the tokens that they draw are tested by the layers that test a run's cells (`parity.equality.layers`),
-each token by its law given those before it.
+each token by its distribution given those before it.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from parity_certify.result_rows import Row
 from parity_certify.seeding import check_seed
-from parity_decoders.races import (
+from parity_decoders.leads import (
     LEVEL,
     Draws,
     Verification,
@@ -25,7 +25,7 @@ from parity_decoders.races import (
     measure_rounding,
     place_leads,
 )
-from parity_decoders.verification import make_law
+from parity_decoders.verification import make_probs
 
 from parity.base.errors import ParityError
 from parity.base.machine import limit_rows
@@ -56,7 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def verify(
     generator: Generator, prompts: Sequence[str], method: str, n: int = 8, seed: int = 0, **given: Any
 ) -> Verification:
-    """Decode `n` pictures or texts of the prompts by a method, with options `given`, and judge them. Prompts are
+    """Decode `n` images or texts of the prompts by a method, with options `given`, and judge them. Prompts are
     repeated if there are fewer than n. Raises ParityError for plain decoding itself."""
     seed = check_seed(seed)
     method, options = generator.choose_method(method, given)
@@ -92,9 +92,9 @@ class Decoded(CellFiles):
 
 @torch.inference_mode()
 def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Verification | None:
-    """Decode rows of image tokens plainly, and compare the laws that drew them with those of one pass over each row;
-    then by the method of `spec` if it is coupled, and judge where its tokens differ. Returns None for a method that is
-    not coupled, and no fault."""
+    """Decode rows of image tokens plainly, and compare the distributions that drew them with those of one pass over
+    each row; then by the method of `spec` if it is coupled, and judge where its tokens differ. Returns None for a
+    method that is not coupled, and no fault."""
     noise = loop.noise_of(rows, loaded, spec)
     begin = discrete.make_starter(loaded, spec)
     model, start = begin(rows, noise)
@@ -105,13 +105,13 @@ def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Ve
     positions = torch.arange(model.length, device=start.device)[None]
 
     def look(tokens: torch.Tensor) -> Draws:
-        """Compute the leads of tokens [B, L] by the laws of one pass over each whole row."""
+        """Compute the leads of tokens [B, L] by the distributions of one pass over each whole row."""
         of_rows = []
         for chosen in torch.arange(len(tokens), device=start.device).split(at_once):
             some, some_noise = tokens[chosen], noise.take(chosen)
             fresh, _ = begin({name: column[chosen.cpu().numpy()] for name, column in rows.items()}, some_noise)
             e = some_noise.exponential("sample", positions, model.vocab)
-            of_rows.append(measure_leads(make_law(teacher_forced_logits(fresh, some)), e, some))
+            of_rows.append(measure_leads(make_probs(teacher_forced_logits(fresh, some)), e, some))
         return Draws(tokens, is_drawn, torch.cat(of_rows).double())
 
     looked = look(plain)
@@ -127,7 +127,7 @@ def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Ve
 def check_tokens(
     generator: Generator, loaded: Any, spec: dict[str, Any], plain: dict[str, Any], rows: loop.Rows
 ) -> Verification:
-    """Decode rows by a method, and test its tokens by the layers of its kind that need no pictures. plain: the
+    """Decode rows by a method, and test its tokens by the layers of its kind that need no images. plain: the
     specification of plain decoding, which some of them read."""
     kind = generator.kind
 
@@ -142,7 +142,7 @@ def check_tokens(
     layers = list_layers(kind, spec)
     baseline = decode(plain) if any("baseline" in layer["READS"] for layer in layers.values()) else None
     with tempfile.TemporaryDirectory() as folder:
-        cell = decode(spec, baseline=baseline, laws_file=Path(folder, "laws.npz"))
+        cell = decode(spec, baseline=baseline, probs_file=Path(folder, "laws.npz"))
         for name in layers:
             found += run_layer(name, cell)["rows"]
     lossless = claim(kind, spec["method"], spec["options"]) == "lossless"

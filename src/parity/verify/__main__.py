@@ -4,8 +4,8 @@
     parity verify captions.txt --model mine --method sjd --option window=16 --dtype bfloat16
 
 A decoder that shares plain decoding's random numbers must draw its tokens. Where it does not, the first difference of
-each row is shown with the nats by which that race was lost: a tie that rounding decides, or a fault. Of other decoders
-each token is tested by its law given those before it. Exit code 1 for a fault.
+each row is shown with the nats by which that draw was lost: a tie that rounding decides, or a fault. Of other decoders
+each token is tested by its distribution given those before it. Exit code 1 for a fault.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     found = verify(generator, prompts, a.method, a.n, a.seed, **read_options(a.option))
     for row, position, lead in found.first or ():
         print(
-            f"row {row}: first differs at token {position}, whose race it {'wins' if lead > 0 else 'loses'} by "
+            f"row {row}: first differs at token {position}, whose draw it {'wins' if lead > 0 else 'loses'} by "
             f"{abs(lead):.2g} nats"
         )
     print(found)

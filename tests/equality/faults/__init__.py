@@ -1,4 +1,4 @@
-"""Planted faults: decoders wrong in one place, which the tests must reject, and their correct originals.
+"""Injected faults: decoders wrong in one place, which the tests must reject, and their correct originals.
 
 A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder has, for its kind,
 
@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     """A decoder on a target."""
 
     method: str
-    fault: str  # description of the planted fault; NO_FAULT for a correct decoder
+    fault: str  # description of the injected fault; NO_FAULT for a correct decoder
     sample: Callable[[int], list[Row]]  # draws a sample with the given seed, tests it and returns the result rows
     must_show: bool = True  # whether the sample is large enough that the tests must find the fault
 
@@ -92,7 +92,7 @@ def make_trials_on_long(
 def patch_module(module: str, **names: Any) -> ModuleType:
     """Load a second copy of a decoder's module, replace the given names in it, and return it; the module itself stays.
 
-    Raises AttributeError for a name that the module does not have: the fault would be planted nowhere.
+    Raises AttributeError for a name that the module does not have: the fault would be injected nowhere.
     """
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.loader is not None, module
@@ -166,6 +166,6 @@ def share_noise(noise: Noise) -> Noise:
 
 
 def share_noise_in_runs(noise: Noise) -> Noise:
-    """Make noise that pairs of rows share, as by `share_noise`, in batches of 9 to 64 rows, the sizes of a run's
+    """Make noise that pairs of rows share, as with `share_noise`, in batches of 9 to 64 rows, the sizes of a run's
     batches; return the noise itself in others."""
     return share_noise(noise) if 9 <= len(noise.keys) <= 64 else noise

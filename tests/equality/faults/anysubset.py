@@ -1,4 +1,5 @@
-"""Faults planted in any-subset decoders: their verification, their noise or the laws they see are exchanged."""
+"""Faults injected in any-subset decoders: their verification, their noise or the distributions they see are
+exchanged."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from parity_decoders.anysubset.sigma_gpt import sigma_gpt
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.anysubset import Infilling, invert_order
 from parity_decoders.steps import Fill
-from parity_decoders.verification import Verified, finish, probability, race, verify
+from parity_decoders.verification import Verified, finish, probability, sample_token, verify
 from torch import Tensor
 
 from parity.equality.exact import adjust_over_targets
@@ -41,17 +42,20 @@ ON = ("random 3x5", "consistent 3x4")
 NEEDED = 10_000  # number of sequences in which the tests must find each fault
 LENGTH = 64  # number of words of the long models for k = 5, except the model "far"
 AGAIN = 20  # rank from which the fault "accept reuse" reads the same acceptance uniforms again
-LATE = 32  # rank from which late faults begin: noise read again, flatter laws
+LATE = 32  # rank from which late faults begin: noise read again, flatter distributions
 SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no words
-Select = Callable[[Tensor, Tensor], Tensor]  # says, bool by ranks [B, S] and n_prompt [B], where a fault changes laws
+Select = Callable[
+    [Tensor, Tensor], Tensor
+]  # says, bool by ranks [B, S] and n_prompt [B], where a fault changes distributions
 
 
 def verify_without_residual(
     q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
 ) -> Verified:
-    """Verify drafts, but replace a rejected one by a draw from the target's law q instead of the residual (a fault)."""
+    """Verify drafts, but replace a rejected one by a draw from the target's distribution q instead of the residual (a
+    fault)."""
     accepted = u * probability(p, draft) < probability(q, draft)
-    return finish(q, torch.zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
+    return finish(q, torch.zeros_like(p), draft, point, accepted, sample_token(q, exponential), exponential)
 
 
 def keep_rejected(q: Tensor, p: Tensor, draft: Tensor, *rest: Any) -> Verified:
@@ -64,44 +68,46 @@ def replace_verify(faulty: Callable[..., Verified]) -> Decoder:
     return patch_module("parity_decoders.anysubset.assd", verify=faulty).assd
 
 
-def replace_laws(decoder: Decoder, laws: Callable[..., Tensor]) -> Decoder:
-    """Make the decoder see laws(model, tokens, order, n_prompt, ranks, n_seen) in the place of the model's laws."""
-    return change_model(decoder, lambda model: Overridden(model, "laws", laws))
+def replace_probs(decoder: Decoder, probs: Callable[..., Tensor]) -> Decoder:
+    """Make the decoder see distributions(model, tokens, order, n_prompt, ranks, n_seen) in the place of the model's
+    distributions."""
+    return change_model(decoder, lambda model: Overridden(model, "probs", probs))
 
 
 def show_drafts(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-    """Compute the model's laws, but let drafts that are scored jointly see the later drafts too, themselves included (a
-    fault): n_seen is raised in rows whose ranks all equal it."""
+    """Compute the model's distributions, but let drafts that are scored jointly see the later drafts too, themselves
+    included (a fault): n_seen is raised in rows whose ranks all equal it."""
     is_joint = (ranks == n_seen).all(1, keepdim=True)
     n_seen = torch.where(is_joint, n_seen.amax(1, keepdim=True) + 1, n_seen)
-    return model.laws(tokens, order, n_prompt, ranks, n_seen)
+    return model.probs(tokens, order, n_prompt, ranks, n_seen)
 
 
 def ignore_words(
     model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor, *, right: bool
 ) -> Tensor:
-    """Compute laws [B, S, V] that ignore words to the right if `right`, else words more than SIGHT positions away."""
+    """Compute distributions [B, S, V] that ignore words to the right if `right`, else words more than SIGHT positions
+    away."""
     positions = order.gather(1, ranks.clamp(max=tokens.shape[1] - 1))
     offset = torch.arange(tokens.shape[1]) - positions[..., None]
     in_sight = (offset < 0) if right else (offset.abs() <= SIGHT)
     is_seen = (invert_order(order)[:, None] < n_seen[..., None]) & in_sight
     line = torch.where(is_seen, tokens[:, None], model.mask)
-    law = model.rule.laws_given(line.flatten(0, 1), positions.flatten()).unflatten(0, ranks.shape)
-    return torch.cat([law, law.new_zeros(*law.shape[:2], 1)], -1)
+    probs = model.rule.probs_given(line.flatten(0, 1), positions.flatten()).unflatten(0, ranks.shape)
+    return torch.cat([probs, probs.new_zeros(*probs.shape[:2], 1)], -1)
 
 
-def flatten_laws(decoder: Decoder, share: float, select: Select = lambda ranks, _: ranks >= 0) -> Decoder:
-    """Make the decoder see laws that are mixed with a share of the uniform law over possible words, where
-    select(ranks [B, S], n_prompt [B]) holds; by default everywhere."""
+def flatten_probs(decoder: Decoder, share: float, select: Select = lambda ranks, _: ranks >= 0) -> Decoder:
+    """Make the decoder see distributions that are mixed with a share of the uniform distribution over possible words,
+    where select(ranks [B, S], n_prompt [B]) holds; by default everywhere."""
 
-    def laws(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute the model's laws, flattened where `select` holds."""
-        p = model.laws(tokens, order, n_prompt, ranks, n_seen)
+    def probs(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute the model's distributions, flattened where `select` holds."""
+        p = model.probs(tokens, order, n_prompt, ranks, n_seen)
         possible = p > 0
         flat = (1 - share) * p + share * possible / possible.sum(-1, keepdim=True).clamp(min=1)
         return torch.where(select(ranks, n_prompt)[..., None], flat, p)
 
-    return replace_laws(decoder, laws)
+    return replace_probs(decoder, probs)
 
 
 def reuse_from(rank: int) -> Callable[[Tensor], Tensor]:
@@ -134,7 +140,7 @@ VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders of short trials and the
     "assd: shared uniform": (
         partial(renumber(assd, lambda index: index[:, :1].expand_as(index), only="accept"), k=3), "shared uniform"
     ),
-    "assd: draft kept as condition": (partial(replace_laws(assd, show_drafts), k=3), "draft kept as condition"),
+    "assd: draft kept as condition": (partial(replace_probs(assd, show_drafts), k=3), "draft kept as condition"),
     "sigma_gpt": (sigma_gpt, "no resampling, any order"),
 }  # fmt: skip
 
@@ -146,28 +152,28 @@ LONG: Faulty = {
         renumber(assd, reuse_from(AGAIN), only="accept"), f"acceptance uniforms again from rank {AGAIN} on", "chain"
     ),
     "assd: beyond 128": (
-        flatten_laws(assd, 0.2, lambda ranks, _: ranks >= FAR), f"laws flatter from rank {FAR} on", "far"
+        flatten_probs(assd, 0.2, lambda ranks, _: ranks >= FAR), f"laws flatter from rank {FAR} on", "far"
     ),
     "sequential: twins of 9 to 64": (
         change_noise(sequential, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "chain"
     ),
-    "assd: last": (flatten_laws(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), "last word's law flatter", "copy"),
+    "assd: last": (flatten_probs(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), "last word's law flatter", "copy"),
     "assd: beyond 32": (
-        flatten_laws(assd, 0.15, lambda ranks, _: ranks >= LATE), f"laws flatter from rank {LATE} on", "hidden"
+        flatten_probs(assd, 0.15, lambda ranks, _: ranks >= LATE), f"laws flatter from rank {LATE} on", "hidden"
     ),
     "assd: other prompts": (  # changes the rows whose prompts are longer than the batch's shortest
-        flatten_laws(assd, 0.1, lambda _, n_prompt: (n_prompt > n_prompt.min())[:, None]),
+        flatten_probs(assd, 0.1, lambda _, n_prompt: (n_prompt > n_prompt.min())[:, None]),
         "laws flatter where prompts differ", "hidden",
     ),
-    "assd: alone": (swap_in_small(assd, flatten_laws(assd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
+    "assd: alone": (swap_in_small(assd, flatten_probs(assd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
     "assd_ngram: small batch": (
-        swap_in_small(assd_ngram, flatten_laws(assd_ngram, 0.3), 3), "laws flatter in batches of three or fewer",
+        swap_in_small(assd_ngram, flatten_probs(assd_ngram, 0.3), 3), "laws flatter in batches of three or fewer",
         "chain",
     ),
     "assd: short-sighted": (
-        replace_laws(assd, partial(ignore_words, right=False)), f"words beyond {SIGHT} places unseen", "copy"
+        replace_probs(assd, partial(ignore_words, right=False)), f"words beyond {SIGHT} places unseen", "copy"
     ),
-    "assd: no right": (replace_laws(assd, partial(ignore_words, right=True)), "words to the right unseen", "chain"),
+    "assd: no right": (replace_probs(assd, partial(ignore_words, right=True)), "words to the right unseen", "chain"),
     "assd: no resampling": (replace_verify(keep_rejected), "no resampling", "parity"),
     "sequential: backwards": (fill_backwards, "order from right to left", "sharpened"),
     "sequential: twins": (change_noise(sequential, share_noise), "rows share their noise", "hidden"),

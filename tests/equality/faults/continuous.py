@@ -1,5 +1,5 @@
-"""A correct speculative sampler of Gaussian mixtures with its faults, and faults planted in the shipped decoders: one
-name that they read, their noise or the laws they see are exchanged."""
+"""A correct speculative sampler of Gaussian mixtures with its faults, and faults injected in the shipped decoders: one
+name that they read, their noise or the distributions they see are exchanged."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from parity.equality.targets import Decoder
 from parity.equality.targets.continuous import Target, long_targets, make_continuous_rows, targets
-from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
+from parity.models.continuous.tabular import Mixture, MixtureDistribution, exact_sampler, random_mixture
 from tests.equality.faults import (
     FAR,
     Correct,
@@ -39,9 +39,9 @@ from tests.equality.faults import (
 )
 
 NEEDED = 5000  # number of samples in which the tests must find each fault
-LATE = 32  # rank from which late faults begin: noise read again, wider laws
+LATE = 32  # rank from which late faults begin: noise read again, wider distributions
 SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no tokens
-Select = Callable[[Tensor], Tensor]  # says, bool by ranks [B, n], where a fault changes the laws
+Select = Callable[[Tensor], Tensor]  # says, bool by ranks [B, n], where a fault changes the distributions
 FAULTS = (
     "none", "residual p", "accept +0.05", "shared uniform", "draft temperature", "bonus from q", "square-root ratio",
     "never rejects",
@@ -114,28 +114,28 @@ def count_one_more(holds: Tensor) -> Tensor:
     return count_leading(holds) + 1
 
 
-def widen_laws(decoder: Decoder, factor: float, select: Select = lambda ranks: ranks >= 0) -> Decoder:
+def widen(decoder: Decoder, factor: float, select: Select = lambda ranks: ranks >= 0) -> Decoder:
     """Make the decoder see a target whose scales are `factor` times wider where select(ranks [B, n]) holds."""
 
-    def conditions(model: Any, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Compute the target's laws, widened where `select` holds."""
-        law = model.conditions(tokens, order, ranks, n_known)
+    def conditions(model: Any, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
+        """Compute the target's distributions, widened where `select` holds."""
+        distribution = model.conditions(tokens, order, ranks, n_known)
         is_wide = select(ranks).expand_as(ranks).flatten()[:, None, None]
-        return law._replace(scales=torch.where(is_wide, factor * law.scales, law.scales))
+        return distribution._replace(scales=torch.where(is_wide, factor * distribution.scales, distribution.scales))
 
     return replace_conditions(decoder, conditions)
 
 
-def replace_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> Decoder:
+def replace_conditions(decoder: Decoder, conditions: Callable[..., MixtureDistribution]) -> Decoder:
     """Make the decoder see conditions(model, tokens, order, ranks, n_known) in the place of the target's conditions."""
     return change_model(decoder, lambda pair: pair._replace(target=Overridden(pair.target, "conditions", conditions)))
 
 
-def ignore_distant_tokens(model: Any, *arguments: Tensor) -> MixtureLaw:
-    """Compute laws N(0, 1) whatever the tokens. So a decoder of the copying model behaves that sees no tokens more than
-    SIGHT positions away, because none nearer matter there."""
-    law = model.conditions(*arguments)
-    return law._replace(means=0 * law.means, scales=torch.ones_like(law.scales))
+def ignore_distant_tokens(model: Any, *arguments: Tensor) -> MixtureDistribution:
+    """Compute distributions N(0, 1) whatever the tokens. So a decoder of the copying model behaves that sees no tokens
+    more than SIGHT positions away, because none nearer matter there."""
+    distribution = model.conditions(*arguments)
+    return distribution._replace(means=0 * distribution.means, scales=torch.ones_like(distribution.scales))
 
 
 def reuse_late_index(index: Tensor) -> Tensor:
@@ -193,21 +193,21 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of 
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
 LONG: Faulty = {
     "mar: late reuse": (renumber(mar, reuse_late_index), f"noise used again from place {LATE} on", "regimes"),
-    "cspd: last": (widen_laws(cspd, 1.5, lambda ranks: ranks == 63), "last token's law wider", "regimes"),
+    "cspd: last": (widen(cspd, 1.5, lambda ranks: ranks == 63), "last token's law wider", "regimes"),
     "cspd: beyond 32": (
-        widen_laws(cspd, 1.08, lambda ranks: ranks >= LATE), f"laws wider from place {LATE} on", "turning"
+        widen(cspd, 1.08, lambda ranks: ranks >= LATE), f"laws wider from place {LATE} on", "turning"
     ),
-    "cspd: beyond 128": (widen_laws(cspd, 1.15, lambda ranks: ranks >= FAR), f"laws wider from place {FAR} on", "far"),
+    "cspd: beyond 128": (widen(cspd, 1.15, lambda ranks: ranks >= FAR), f"laws wider from place {FAR} on", "far"),
     "mar: twins of 9 to 64": (
         change_noise(mar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "regimes"
     ),
     "cspd: ahead": (  # changes the rows that are ahead of the slowest of their batch
-        widen_laws(cspd, 1.08, lambda ranks: ranks[:, :1] > ranks[:, :1].min()),
+        widen(cspd, 1.08, lambda ranks: ranks[:, :1] > ranks[:, :1].min()),
         "laws wider where rows differ in place", "turning",
     ),
-    "cspd: alone": (swap_in_small(cspd, widen_laws(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
+    "cspd: alone": (swap_in_small(cspd, widen(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
     "mar: small batch": (
-        swap_in_small(mar, widen_laws(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"
+        swap_in_small(mar, widen(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"
     ),
     "cspd: short-sighted": (
         replace_conditions(cspd, ignore_distant_tokens), f"tokens beyond {SIGHT} places unseen", "copy"

@@ -1,9 +1,9 @@
-"""Faults of discrete decoders: carried by two compact decoders, and planted in the shipped ones.
+"""Faults of discrete decoders: carried by two compact decoders, and injected in the shipped ones.
 
 `classical` has a draft model and a bonus token (Leviathan et al. 2023), `jacobi` is speculative Jacobi with a coupled
 transport of drafts (as in MC-SJD); without a fault they must pass. What they do at each point of a pass is a function
 of `Rules`, and a fault is another function in its place. Faults that short sequences do not show are shipped decoders
-with one thing changed: the noise, the laws they see, or how they verify.
+with one thing changed: the noise, the distributions they see, or how they verify.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import Verified, count_leading, probability, race, residual, verify
+from parity_decoders.verification import Verified, count_leading, probability, residual, sample_token, verify
 from torch import Tensor
 
 from parity.equality.targets import Decoder
@@ -52,7 +52,9 @@ NEEDED = {"accept +0.01": 100_000}
 WINDOW = 16
 LATE = 6  # pass from which faults of reused noise read the same numbers again
 SJD = "parity_decoders.discrete.sjd"
-Select = Callable[[Tensor, int], Tensor]  # says, bool by positions [B, S] and last position, where laws are changed
+Select = Callable[
+    [Tensor, int], Tensor
+]  # says, bool by positions [B, S] and last position, where distributions are changed
 
 
 class Carried(NamedTuple):
@@ -60,7 +62,7 @@ class Carried(NamedTuple):
 
     n: Tensor  # [B] number of drafts that stand
     drafts: Tensor  # [B, BLOCK]
-    laws: Tensor  # [B, BLOCK, V]
+    probs: Tensor  # [B, BLOCK, V]
 
 
 def finish_pass(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +72,7 @@ def finish_pass(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tens
 
 
 def finish_with_unverified(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Assemble the tokens of a pass like `finish_pass`, but keep the draft behind the rejected one, too (a fault)."""
+    """Assemble the tokens of a pass like `finish_pass`, but keep the draft after the rejected one, too (a fault)."""
     tokens, n_kept = finish_pass(drafts, drawn, n_accepted)
     slots = torch.arange(drafts.shape[1])
     tokens = torch.where((slots == n_kept[:, None]) & (slots < BLOCK), drafts, tokens)
@@ -79,12 +81,12 @@ def finish_with_unverified(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) ->
 
 def advance_in_lockstep(n_kept: Tensor, drafts: Tensor, q: Tensor) -> tuple[Tensor, Carried | None]:
     """Hold rows back to the slowest of their team of TEAM rows (a fault). Returns how many tokens each row keeps [B],
-    and the accepted drafts beyond, with their laws q [B, BLOCK, V], which the next pass tests again."""
+    and the accepted drafts beyond, with their distributions q [B, BLOCK, V], which the next pass tests again."""
     padded = torch.cat([n_kept, n_kept.new_full((-len(n_kept) % TEAM,), BLOCK + 1)])
     slowest = padded.view(-1, TEAM).amin(1).repeat_interleave(TEAM)[: len(n_kept)]
     source = (slowest[:, None] + torch.arange(BLOCK)).clamp(max=BLOCK - 1)
-    laws = q.gather(1, source[..., None].expand(-1, -1, q.shape[2]))
-    return slowest, Carried((n_kept - 1 - slowest).clamp(min=0), drafts.gather(1, source), laws)
+    probs = q.gather(1, source[..., None].expand(-1, -1, q.shape[2]))
+    return slowest, Carried((n_kept - 1 - slowest).clamp(min=0), drafts.gather(1, source), probs)
 
 
 class Rules(NamedTuple):
@@ -93,14 +95,16 @@ class Rules(NamedTuple):
     # number(step, slots) gives the index of the noise of slots [1, S] in a pass.
     number: Callable[[int, Tensor], Tensor] = lambda step, slots: step * slots.shape[1] + slots
     uniforms: Callable[[Noise, Tensor], Tensor] = lambda noise, index: noise.uniform("accept", index)
-    draft: Callable[[Tensor], Tensor] = lambda q: q  # law to draw drafts from, though q is recorded
+    draft: Callable[[Tensor], Tensor] = lambda q: q  # distribution to draw drafts from, though q is recorded
     accept: Callable[[Tensor, Tensor], Tensor] = lambda u, ratio: u < ratio
     correct: Callable[[Tensor, Tensor], Tensor] = residual  # of (p, q): a rejected draft is redrawn from it
-    bonus: Callable[[Tensor, Tensor], Tensor] = lambda p, q: p[:, BLOCK]  # of p and q: law of the bonus token
+    bonus: Callable[[Tensor, Tensor], Tensor] = lambda p, q: p[:, BLOCK]  # of p and q: distribution of the bonus token
     finish: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = finish_pass
     # advance(n_kept, drafts, q) gives how many tokens a row keeps, and which drafts it carries into the next pass.
     advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Carried | None]] = lambda n_kept, *_: (n_kept, None)
-    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: p  # law to record for a window's tokens
+    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: (
+        p
+    )  # distribution to record for a window's tokens
 
 
 CORRECT_RULES = Rules()
@@ -125,9 +129,9 @@ JACOBI = {
 }
 
 
-def compute_laws(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Compute the laws [B, S, V] of the tokens at `positions` [B, S], given the token before each, tokens [B, S]. For
-    positions past the end, any laws of the right shape."""
+def compute_probs(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+    """Compute the distributions [B, S, V] of the tokens at `positions` [B, S], given the token before each, tokens [B,
+    S]. For positions past the end, any distributions of the right shape."""
     return model.logits(tokens, (positions - 1).clamp(max=model.length - 1)).softmax(-1)
 
 
@@ -136,20 +140,20 @@ def propose(
     rules: Rules,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Draft tokens for all positions [B, BLOCK + 1] but the last, after `token` [B], one by one; carried drafts stand.
-    Returns them [B, BLOCK], their laws [B, BLOCK, V] and the draft model's law of the last position [B, V]. index
-    [1, BLOCK + 1] numbers the noise of each slot."""
-    drafts, laws = [], []
+    Returns them [B, BLOCK], their distributions [B, BLOCK, V] and the draft model's distribution of the last position
+    [B, V]. index [1, BLOCK + 1] numbers the noise of each slot."""
+    drafts, probs = [], []
     for k in range(BLOCK):
-        q = compute_laws(draft_model, token[:, None], positions[:, k : k + 1])[:, 0]
-        token = race(rules.draft(q), noise.exponential("draft", index[:, k], draft_model.vocab))
+        q = compute_probs(draft_model, token[:, None], positions[:, k : k + 1])[:, 0]
+        token = sample_token(rules.draft(q), noise.exponential("draft", index[:, k], draft_model.vocab))
         if carried is not None:
             stands = carried.n > k
             token = torch.where(stands, carried.drafts[:, k], token)
-            q = torch.where(stands[:, None], carried.laws[:, k], q)
+            q = torch.where(stands[:, None], carried.probs[:, k], q)
         drafts.append(token)
-        laws.append(q)
-    behind_drafts = compute_laws(draft_model, token[:, None], positions[:, -1:])[:, 0]
-    return torch.stack(drafts, 1), torch.stack(laws, 1), behind_drafts
+        probs.append(q)
+    after_drafts = compute_probs(draft_model, token[:, None], positions[:, -1:])[:, 0]
+    return torch.stack(drafts, 1), torch.stack(probs, 1), after_drafts
 
 
 def find_last_token(previous: Tensor, tokens: Tensor, n_kept: Tensor) -> Tensor:
@@ -172,11 +176,11 @@ def classical(model: TokenModel, start: Tensor, *, noise: Noise, rules: Rules = 
         index = rules.number(step, slots)
         positions = frontier[:, None] + slots
         drafts, q, q_bonus = propose(draft_model, last_token, positions, index, noise, carried, rules)
-        p = compute_laws(model, torch.cat([last_token[:, None], drafts], 1), positions)
+        p = compute_probs(model, torch.cat([last_token[:, None], drafts], 1), positions)
         u = rules.uniforms(noise, index)[:, :BLOCK]
         n_accepted = count_leading(rules.accept(u, probability(p[:, :BLOCK], drafts) / probability(q, drafts)))
-        laws = torch.cat([rules.correct(p[:, :BLOCK], q), rules.bonus(p, q_bonus)[:, None]], 1)
-        drawn = race(laws, noise.exponential("sample", index, V))
+        probs = torch.cat([rules.correct(p[:, :BLOCK], q), rules.bonus(p, q_bonus)[:, None]], 1)
+        drawn = sample_token(probs, noise.exponential("sample", index, V))
         tokens, n_kept = rules.finish(torch.cat([drafts, drafts[:, :1]], 1), drawn, n_accepted)
         n_kept, carried = rules.advance(n_kept, drafts, q)
         n_kept = n_kept.minimum(L - frontier)
@@ -189,7 +193,8 @@ def jacobi(
     model: TokenModel, start: Tensor, *, noise: Noise, window: int = 3, rules: Rules = CORRECT_RULES
 ) -> Iterator[Step]:
     """Decode by speculative Jacobi, verifying a window by maximal coupling: each draft, also a later one, is kept with
-    probability min(1, p / q), else redrawn from the residual, so its law is now p. Other `rules` plant a fault."""
+    probability min(1, p / q), else redrawn from the residual, so its distribution is now p. Other `rules` plant a
+    fault."""
     B, L, V = len(start), model.length, model.vocab
     slots = torch.arange(window)[None]
     frontier, last_token = torch.zeros_like(start), start
@@ -199,9 +204,9 @@ def jacobi(
         if int(frontier.min()) >= L:
             return
         index = rules.number(step, slots)
-        p = compute_laws(model, torch.cat([last_token[:, None], draft[:, :-1]], 1), frontier[:, None] + slots)
+        p = compute_probs(model, torch.cat([last_token[:, None], draft[:, :-1]], 1), frontier[:, None] + slots)
         stays = rules.uniforms(noise, index) * probability(q, draft) < probability(p, draft)
-        tokens = torch.where(stays, draft, race(rules.correct(p, q), noise.exponential("sample", index, V)))
+        tokens = torch.where(stays, draft, sample_token(rules.correct(p, q), noise.exponential("sample", index, V)))
         stored = rules.store(stays, q, p)
         n_kept = (count_leading(stays) + 1).clamp(max=window).minimum(L - frontier)
         yield Step(tokens, n_kept, frontier)
@@ -228,15 +233,15 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
         """Draw `size` sequences with the decoder and return the rows of the joint tests of their counts."""
         rng = np.random.default_rng([seed, size])
-        counts = np.bincount(target.draw(decoder, size, seed, {}, threads), minlength=len(target.law))
-        return make_joint_rows("mutants", counts, target.law, 3, 5, rng=rng, draws=draws, model=target.name)
+        counts = np.bincount(target.draw(decoder, size, seed, {}, threads), minlength=len(target.probs))
+        return make_joint_rows("mutants", counts, target.probs, 3, 5, rng=rng, draws=draws, model=target.name)
 
     for method, (decoder, fault) in VARIANTS.items():
         for size in (n, 10 * n) if fault in NEEDED else (n,):
             yield Trial(method, fault, partial(sample, decoder, size), size >= NEEDED.get(fault, 10_000))
 
 
-# --- Faults that short sequences do not show, planted in the shipped decoders
+# --- Faults that short sequences do not show, injected in the shipped decoders
 
 
 def reuse_late_index(index: Tensor) -> Tensor:
@@ -250,14 +255,15 @@ def replace_logits(decoder: Decoder, logits: Callable[..., Tensor]) -> Decoder:
 
 
 def flatten(logits: Tensor, share: float) -> Tensor:
-    """Compute the logits [..., V] of laws mixed with a share of the uniform law over tokens of finite logits."""
+    """Compute the logits [..., V] of distributions mixed with a share of the uniform distribution over tokens of finite
+    logits."""
     p, possible = logits.softmax(-1), logits > float("-inf")
     return ((1 - share) * p + share * possible / possible.sum(-1, keepdim=True)).log()
 
 
-def flatten_laws(decoder: Decoder, share: float, select: Select = lambda positions, _: positions >= 0) -> Decoder:
-    """Make the decoder see laws flattened by a share (see `flatten`) where select(positions [B, S], last) holds, given
-    the positions of the tokens to draw and the last position; by default everywhere."""
+def flatten_probs(decoder: Decoder, share: float, select: Select = lambda positions, _: positions >= 0) -> Decoder:
+    """Make the decoder see distributions flattened by a share (see `flatten`) where select(positions [B, S], last)
+    holds, given the positions of the tokens to draw and the last position; by default everywhere."""
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
         """Compute the model's logits, flattened where `select` holds."""
@@ -268,13 +274,14 @@ def flatten_laws(decoder: Decoder, share: float, select: Select = lambda positio
 
 
 def mix_uniform(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Compute logits of the model's laws mixed with .001 of the uniform law over all tokens, impossible ones too."""
+    """Compute logits of the model's distributions mixed with .001 of the uniform distribution over all tokens,
+    impossible ones too."""
     logits = model.logits(tokens, positions)
     return (0.999 * logits.softmax(-1) + 0.001 / logits.shape[-1]).log()
 
 
 def flatten_after_rollback(model: TokenModel) -> Overridden:
-    """Make a model whose laws are flattened by .3 in a row's pass after one that kept two tokens or fewer."""
+    """Make a model whose distributions are flattened by .3 in a row's pass after one that kept two tokens or fewer."""
     previous: Tensor | None = None  # first position of each row in the previous pass
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -301,9 +308,9 @@ def accept_last(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, *
 
 
 def decode_with_late_fault(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-    """Decode as `sjd` does, but redraw rejected drafts from the target's law instead of the residual from position FAR
-    on (a fault)."""
-    asked_positions = torch.zeros(0)  # positions of the tokens that the last call of `logits` gave the laws of
+    """Decode as `sjd` does, but redraw rejected drafts from the target's distribution instead of the residual from
+    position FAR on (a fault)."""
+    asked_positions = torch.zeros(0)  # positions of the tokens that the last call of `logits` gave the distributions of
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
         nonlocal asked_positions
@@ -315,7 +322,7 @@ def decode_with_late_fault(model: TokenModel, start: Tensor, *, noise: Noise, **
         right = verify(p, q, draft, point, u, e, *rest)
         is_corrected = (torch.arange(p.shape[1]) == right.kept[:, None] - 1) & (right.tokens != draft) & ~point
         is_late = asked_positions[:, : p.shape[1]] >= FAR
-        return right._replace(tokens=torch.where(is_corrected & is_late, race(p, e), right.tokens))
+        return right._replace(tokens=torch.where(is_corrected & is_late, sample_token(p, e), right.tokens))
 
     return replace_logits(patch_module(SJD, verify=verify_late).sjd, logits)(model, start, noise=noise, **options)
 
@@ -333,14 +340,14 @@ FLATTER = "law flatter by a tenth beyond token 5"
 CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW}), "spec": (spec, {"gamma": 4})}
 LONG: Faulty = {
     "sjd: late reuse": (renumber(sjd, reuse_late_index), f"noise used again from pass {LATE} on", "chain"),
-    "sjd: beyond 5": (flatten_laws(sjd, 0.1, lambda positions, _: positions > 5), FLATTER, "hidden"),
-    "spec: beyond 5": (flatten_laws(spec, 0.1, lambda positions, _: positions > 5), FLATTER, "counter"),
+    "sjd: beyond 5": (flatten_probs(sjd, 0.1, lambda positions, _: positions > 5), FLATTER, "hidden"),
+    "spec: beyond 5": (flatten_probs(spec, 0.1, lambda positions, _: positions > 5), FLATTER, "counter"),
     "sjd: last": (
-        flatten_laws(sjd, 0.5, lambda positions, end: positions >= end), "last token's law flatter by half", "chain"
+        flatten_probs(sjd, 0.5, lambda positions, end: positions >= end), "last token's law flatter by half", "chain"
     ),
     "sjd: border": (patch_module(SJD, verify=accept_last).sjd, "last draft of the window unverified", "chain"),
     "sjd: tolerance": (partial(sjd, tolerance=0.02), "accept +0.02", "counter"),
-    "sjd: one in 50": (flatten_laws(sjd, 0.02), "every 50th token uniform", "order 2"),
+    "sjd: one in 50": (flatten_probs(sjd, 0.02), "every 50th token uniform", "order 2"),
     "ar: twins": (change_noise(ar, share_noise), "rows share their noise", "hidden"),
     "ar: twins of 9 to 64": (
         change_noise(ar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "chain"
@@ -350,15 +357,15 @@ LONG: Faulty = {
     ),
     "sjd: late residual": (decode_with_late_fault, f"residual p from token {FAR} on", "far"),
     "sjd: row border": (
-        flatten_laws(sjd, 0.3, lambda positions, _: positions % 16 == 0), "first law of every row flatter", "order 2"
+        flatten_probs(sjd, 0.3, lambda positions, _: positions % 16 == 0), "first law of every row flatter", "order 2"
     ),
     "sjd: ahead": (  # changes the rows that are ahead of the slowest of their batch
-        flatten_laws(sjd, 0.1, lambda positions, _: positions[:, :1] > positions[:, :1].min()),
+        flatten_probs(sjd, 0.1, lambda positions, _: positions[:, :1] > positions[:, :1].min()),
         "laws flatter where rows differ in place", "chain",
     ),
-    "sjd: alone": (swap_in_small(sjd, flatten_laws(sjd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
+    "sjd: alone": (swap_in_small(sjd, flatten_probs(sjd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
     "spec: small batch": (
-        swap_in_small(spec, flatten_laws(spec, 0.3), 3), "laws flatter in batches of three or fewer", "chain"
+        swap_in_small(spec, flatten_probs(spec, 0.3), 3), "laws flatter in batches of three or fewer", "chain"
     ),
     "sjd: rollback": (
         change_model(sjd, flatten_after_rollback), "laws flatter after a rollback of 14 or more", "chain"

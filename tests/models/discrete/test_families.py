@@ -1,4 +1,4 @@
-"""Published families against transformers' networks of the same files: laws, pictures, every decoder."""
+"""Published families against transformers' networks of the same files: distributions, images, every decoder."""
 
 import json
 import shutil
@@ -30,8 +30,8 @@ def family(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(family):
-    """Tokens [3, L] of pictures that keep to the grammar."""
+def images(family):
+    """Tokens [3, L] of images that keep to the grammar."""
     model = family.make_model()
     codes = torch.randint(0, 64, (3, model.length), generator=torch.Generator().manual_seed(1))
     return torch.where(model.forced >= 0, model.forced, codes)
@@ -49,9 +49,9 @@ def feed(model, tokens, first, stop):
     return model.logits(shown, positions)
 
 
-def test_laws_equal_transformers_in_steps_and_windows(family, pictures):
-    tokens, L = pictures.repeat(2, 1), pictures.shape[1]
-    theirs = family.compute_guided_logits(pictures[:, :-1])
+def test_distributions_equal_transformers_in_steps_and_windows(family, images):
+    tokens, L = images.repeat(2, 1), images.shape[1]
+    theirs = family.compute_guided_logits(images[:, :-1])
     model = family.make_model()
     steps = torch.cat([feed(model, tokens, n, n) for n in range(12)], 1)
     assert compute_distance(steps, theirs[:, :12]) < NEAR
@@ -62,7 +62,7 @@ def test_laws_equal_transformers_in_steps_and_windows(family, pictures):
 
 
 def test_the_layers_of_chameleon_34b_equal_transformers(tmp_path):
-    """Its norms stand behind attention and MLP, where its config.json has `swin_norm`."""
+    """Its norms stand after attention and MLP, where its config.json has `swin_norm`."""
     swin = load_pair("chameleon", tmp_path, swin_norm=True)
     tokens = torch.randint(0, 64, (3, 4), generator=torch.Generator().manual_seed(1))
     theirs = swin.compute_logits(tokens)
@@ -85,7 +85,7 @@ def test_both_layouts_of_janus_are_one_model(layouts_of_janus, tmp_path):
         loaded = load(manifest)
         model = loaded.model({k: v.numpy() for k, v in load_encoder(manifest)(CAPTIONS[:1]).items()}, {"guidance": 5.0})
         tokens = torch.arange(model.length)[None] % 64
-        results.append((feed(model, tokens, 0, model.length - 1), loaded.pictures(tokens)))
+        results.append((feed(model, tokens, 0, model.length - 1), loaded.images(tokens)))
     (logits, pixels), (released_logits, released_pixels) = results
     assert torch.equal(logits, released_logits)
     assert (pixels == released_pixels).all()
@@ -102,65 +102,65 @@ def test_a_released_configuration_that_lacks_a_part_is_refused(layouts_of_janus,
         add.identify(str(folder))
 
 
-def test_forced_tokens_are_never_chosen_by_a_law(family):
-    law = feed(family.make_model(), torch.zeros(6, 4, dtype=torch.int64), 0, 3).softmax(-1)
+def test_forced_tokens_are_never_chosen_by_a_distribution(family):
+    probs = feed(family.make_model(), torch.zeros(6, 4, dtype=torch.int64), 0, 3).softmax(-1)
     grammar = family.make_model().forced
-    assert grammar.max() < law.shape[-1] == family.make_model().vocab
-    assert (law[..., grammar[grammar >= 0].unique()] == 0).all()
+    assert grammar.max() < probs.shape[-1] == family.make_model().vocab
+    assert (probs[..., grammar[grammar >= 0].unique()] == 0).all()
 
 
-def test_laws_need_the_mask_and_the_positions(family, pictures):
-    theirs = family.compute_logits(pictures[:, :3])
+def test_distributions_need_the_mask_and_the_positions(family, images):
+    theirs = family.compute_logits(images[:, :3])
     no_mask = torch.ones_like(family.inputs["valid"])
-    assert compute_distance(feed(family.make_model(guided=False), pictures, 0, 3), theirs) < NEAR
-    assert compute_distance(feed(family.make_model(guided=False, valid=no_mask), pictures, 0, 3), theirs) > 1e-3
+    assert compute_distance(feed(family.make_model(guided=False), images, 0, 3), theirs) < NEAR
+    assert compute_distance(feed(family.make_model(guided=False, valid=no_mask), images, 0, 3), theirs) > 1e-3
     moved = family.make_model(guided=False)
-    moved.padding = moved.padding - 1  # moves pictures one position away from the prompt
-    assert compute_distance(feed(moved, pictures, 0, 3), theirs) > 1e-3
+    moved.padding = moved.padding - 1  # moves images one position away from the prompt
+    assert compute_distance(feed(moved, images, 0, 3), theirs) > 1e-3
 
 
-def test_rows_may_be_at_different_positions(family, pictures):
+def test_rows_may_be_at_different_positions(family, images):
     model = family.make_model(guided=False)
     starts = torch.tensor([2, 9, 5])
-    feed(model, pictures, 0, 9)
+    feed(model, images, 0, 9)
     window = starts[:, None] + torch.arange(4)
-    ours = model.logits(pictures.gather(1, window), window)
-    theirs = family.compute_logits(pictures[:, :13])
+    ours = model.logits(images.gather(1, window), window)
+    theirs = family.compute_logits(images[:, :13])
     assert compute_distance(ours, torch.stack([theirs[b, n + 1 : n + 5] for b, n in enumerate(starts.tolist())])) < NEAR
 
 
-def test_a_tree_equals_its_branches(family, pictures):
+def test_a_tree_equals_its_branches(family, images):
     model = family.make_model(guided=False)
-    feed(model, pictures, 0, 4)
-    # a tree: the root at position 4, two continuations, and a node behind the second
-    nodes = torch.stack([pictures[:, 4], pictures[:, 5], (pictures[:, 5] + 1) % 64, pictures[:, 6]], 1)
+    feed(model, images, 0, 4)
+    # a tree: the root at position 4, two continuations, and a node after the second
+    nodes = torch.stack([images[:, 4], images[:, 5], (images[:, 5] + 1) % 64, images[:, 6]], 1)
     positions = torch.tensor([4, 5, 5, 6]).expand(3, -1)
     parents = torch.tensor([-1, 0, 0, 2]).expand(3, -1)
     tree = model.tree(nodes, positions, parents)
     for node, branch in ((1, nodes[:, [0, 1]]), (3, nodes[:, [0, 2, 3]])):
-        theirs = family.compute_logits(torch.cat([pictures[:, :4], branch], 1))
+        theirs = family.compute_logits(torch.cat([images[:, :4], branch], 1))
         assert compute_distance(tree.logits[:, node], theirs[:, -1]) < NEAR
     model.keep(tree, torch.tensor([0, 2, 3]).expand(3, -1))
-    law = model.logits(pictures[:, 7:8], torch.full((3, 1), 7))
-    accepted = torch.cat([pictures[:, :4], nodes[:, [0, 2, 3]], pictures[:, 7:8]], 1)
-    assert compute_distance(law[:, 0], family.compute_logits(accepted)[:, -1]) < NEAR
+    probs = model.logits(images[:, 7:8], torch.full((3, 1), 7))
+    accepted = torch.cat([images[:, :4], nodes[:, [0, 2, 3]], images[:, 7:8]], 1)
+    assert compute_distance(probs[:, 0], family.compute_logits(accepted)[:, -1]) < NEAR
 
 
-def test_final_nodes_of_a_tree_are_seen_by_later_branches(family, pictures):
+def test_final_nodes_of_a_tree_are_seen_by_later_branches(family, images):
     """The second branch sees the first one's final node, in place of the token stored there, and not its draft."""
     model, fresh = (family.make_model(guided=False) for _ in range(2))
-    for m, tokens in ((model, (pictures + 1) % 64), (fresh, pictures)):
-        feed(m, pictures, 0, 4)
-        feed(m, pictures, 7, 8)
+    for m, tokens in ((model, (images + 1) % 64), (fresh, images)):
+        feed(m, images, 0, 4)
+        feed(m, images, 7, 8)
         feed(m, tokens, 5, 5)
     positions = torch.tensor([4, 5, 8, 9]).expand(3, -1)
-    laws = model.tree(pictures[:, [4, 5, 8, 9]], positions, torch.tensor([FINAL, 0, FINAL, 2]).expand(3, -1)).logits
-    assert compute_distance(laws[:, 1], family.compute_logits(pictures[:, :6])[:, -1]) < NEAR
-    assert compute_distance(laws[:, 2:], feed(fresh, pictures, 9, 10)) < NEAR
+    probs = model.tree(images[:, [4, 5, 8, 9]], positions, torch.tensor([FINAL, 0, FINAL, 2]).expand(3, -1)).logits
+    assert compute_distance(probs[:, 1], family.compute_logits(images[:, :6])[:, -1]) < NEAR
+    assert compute_distance(probs[:, 2:], feed(fresh, images, 9, 10)) < NEAR
 
 
 def test_a_row_does_not_depend_on_its_batch(family):
-    """Over a whole picture, with guidance."""
+    """Over a whole image, with guidance."""
     greedy = TokenSampling(guidance=3.0, top_k=1)
     ours = decode_rows(family.make_model(), ar, range(3), greedy)
     free = int((family.make_model().forced < 0).sum())
@@ -169,17 +169,17 @@ def test_a_row_does_not_depend_on_its_batch(family):
     assert torch.equal(single.tokens[0], ours.tokens[1])
 
 
-def test_pictures_equal_transformers(family, pictures):
+def test_images_equal_transformers(family, images):
     """The decoders of Chameleon and Emu3.5, which transformers lacks, are that of Janus; Chameleon's has no attention
     between levels."""
     nets = family.loaded.nets
     s = nets["vq"].size
-    ours = family.loaded.family.pictures(nets, pictures)
-    codes = strip_grammar(pictures, s)
+    ours = family.loaded.family.images(nets, images)
+    codes = strip_grammar(images, s)
     if family.layout == "janus":
-        expected = family.theirs.decode_image_tokens(pictures).permute(0, 3, 1, 2)
+        expected = family.theirs.decode_image_tokens(images).permute(0, 3, 1, 2)
     elif family.layout == "emu3":
-        tokens = torch.cat([family.ids[pictures], pictures[:, :1]], 1)
+        tokens = torch.cat([family.ids[images], images[:, :1]], 1)
         expected = family.theirs.decode_image_tokens(image_tokens=tokens, height=s["rows"], width=s["columns"])
     else:
         files = family.loaded.manifest["files"]
@@ -215,7 +215,7 @@ def make_meta_decoder(vq, stored):
 
 
 @pytest.mark.parametrize("method", [m for m in options.methods("discrete") if not options.needs("discrete", m)])
-def test_every_decoder_draws_whole_pictures(family, method):
+def test_every_decoder_draws_whole_images(family, method):
     model = family.make_model(rows=[0, 1])
     method_options = options.options("discrete", method, {})
     sampling = TokenSampling(3.0, 1.0, 20)
@@ -226,6 +226,6 @@ def test_every_decoder_draws_whole_pictures(family, method):
     assert (decoded.nfe <= free.sum()).all()
     assert (decoded.step[:, free] > 0).all()
     s = family.loaded.nets["vq"].size
-    height, width, _ = family.loaded.pictures(decoded.tokens).shape[1:]
+    height, width, _ = family.loaded.images(decoded.tokens).shape[1:]
     assert height * s["columns"] == width * s["rows"]
     assert max(height, width) == family.loaded.side

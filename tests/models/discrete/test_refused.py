@@ -178,11 +178,11 @@ def test_the_prompts_of_janus_are_those_of_its_authors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layout", "law"),
+    ("layout", "sampling"),
     [("anole", {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9}), ("chameleon", {"guidance": 3.0, "top_k": 64})],
 )
-def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, law):
+def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, sampling):
     files = make_manifest(layout, tmp_path / "model")["files"]
     other_files = {name: Path(file) for name, file in files.items() if name != "model"}
     add.write("m", add.find(files["model"], None, other_files, pixels=96), tmp_path / "m.yaml", tell=lambda text: None)
-    assert yaml.safe_load((tmp_path / "m.yaml").read_text())["image"]["sampling"] == law
+    assert yaml.safe_load((tmp_path / "m.yaml").read_text())["image"]["sampling"] == sampling

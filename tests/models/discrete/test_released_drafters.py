@@ -31,21 +31,21 @@ TREE = {"total": 8, "depth": 2, "top_k": 3}
 SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6, "caption_dim": 32, "multiple_of": 32}
 
 
-def compute_three_laws(target, drafter, tokens, rows):
-    """Compute the laws [rows, 3, 3] of a drafter, for its first three tokens: behind the last fed token, behind its
-    second guess, and behind the guess after that. Tokens [R, n] are fed in pieces, with the target's features."""
+def compute_three_probs(target, drafter, tokens, rows):
+    """Compute the distributions [rows, 3, 3] of a drafter, for its first three tokens: after the last fed token, after
+    its second guess, and after the guess after that. Tokens [R, n] are fed in pieces, with the target's features."""
     R = len(tokens)
     positions = torch.arange(11).expand(R, -1)
     nodes = positions[:, :10]
     read = target.tree(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), nodes - 1, nodes - 1)
     drafter.keep(read, nodes)
     fed = [(tokens[:, a:b], positions[:, a:b], positions[:, a:b] - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
-    fed_laws = torch.cat([drafter.logits(*piece) for piece in fed], 1)
-    first = fed_laws[:, -1, :64].argsort(-1, descending=True)[:, :2]  # the drafter's two likeliest guesses of token 9
-    guess_laws = drafter.tree(first, positions[:, 9:10].expand(-1, 2), torch.full((R, 2), -1))
-    third = guess_laws[:, 1, :64].argmax(-1)[:, None]
-    next_laws = drafter.tree(third, positions[:, 10:], torch.ones(R, 1, dtype=torch.int64))
-    return torch.stack([torch.stack([x[row, -1, :3] for x in (fed_laws, guess_laws, next_laws)]) for row in rows])
+    fed_probs = torch.cat([drafter.logits(*piece) for piece in fed], 1)
+    first = fed_probs[:, -1, :64].argsort(-1, descending=True)[:, :2]  # the drafter's two likeliest guesses of token 9
+    guess_probs = drafter.tree(first, positions[:, 9:10].expand(-1, 2), torch.full((R, 2), -1))
+    third = guess_probs[:, 1, :64].argmax(-1)[:, None]
+    next_probs = drafter.tree(third, positions[:, 10:], torch.ones(R, 1, dtype=torch.int64))
+    return torch.stack([torch.stack([x[row, -1, :3] for x in (fed_probs, guess_probs, next_probs)]) for row in rows])
 
 
 # --- the drafter released for Anole
@@ -58,7 +58,7 @@ def released(tmp_path_factory):
     return folder / anole_drafter(folder)["drafter"]
 
 
-# What `compute_three_laws` must give of rows 1 and 4, by an independent rewrite of the released code, unpadded.
+# What `compute_three_probs` must give of rows 1 and 4, by an independent rewrite of the released code, unpadded.
 ANOLE = [
     [[-4.1937281593, -2.8715852297, 0.4281438408], [-2.6114412969, -1.2150492525, 0.1474850554],
      [-0.4864246917, -2.0860174425, 3.1491688016]],
@@ -79,7 +79,7 @@ def test_anoles_drafter_equals_its_released_code(tmp_path, released):
     target = family.make_model()
     drafter = EagleDrafter(net, target, llama.select_batch_ids(family.inputs, True)[0])
     assert (
-        compute_three_laws(target, drafter, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)
+        compute_three_probs(target, drafter, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)
     ).abs().max() < 1e-8
 
 
@@ -100,9 +100,9 @@ def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
     loaded = models.load(manifest, needs="drafter")
     start = torch.zeros(2, dtype=torch.int64)
     decoded = {}
-    law = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
+    probs = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
     for decode, options in ((ar, {}), (eagle, TREE), (lantern, {**TREE, "k": 5}), (vvs, {**TREE, "k": 5})):
-        model = loaded.model(inputs, law)
+        model = loaded.model(inputs, probs)
         assert isinstance(model.speculators["drafter"], EagleDrafter)
         decoded[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
         assert decoded[decode].tokens.shape == (2, 37)
@@ -127,7 +127,7 @@ def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
 # --- the drafter released for LlamaGen
 
 
-# What `compute_three_laws` must give of rows 1 and 3, by an independent rewrite of the released code.
+# What `compute_three_probs` must give of rows 1 and 3, by an independent rewrite of the released code.
 LLAMAGEN = [
     [[0.4939048124, -0.4422421882, -0.6597916501], [0.4411189610, -0.4978789088, -0.1873766609],
      [0.9053122810, 0.2219078561, -0.8482583366]],
@@ -154,7 +154,7 @@ def test_llamagens_drafter_equals_its_released_code(tmp_path):
     target = LlamaGen(net, caption, valid, guided=True)
     drafter = EagleDrafter(small, target)
     assert (
-        compute_three_laws(target, drafter, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)
+        compute_three_probs(target, drafter, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)
     ).abs().max() < 1e-8
 
 
@@ -190,8 +190,8 @@ def test_a_smaller_model_of_the_family_drafts(layout, tmp_path):
     manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
     captions = ["1", "2"] if layout == "llamagen_c2i" else CAPTIONS[:2]
     inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(captions).items()}
-    law = {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    model = models.load(manifest, needs="draft").model(inputs, law)
+    probs = {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    model = models.load(manifest, needs="draft").model(inputs, probs)
     start = torch.zeros(2, dtype=torch.int64)
     decoded = record(model, start, spec(model, start, noise=batch_noise(0, captions), gamma=4))
     assert decoded.nfe.double().mean() < 0.3 * model.length

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from parity_certify import design, laws
+from parity_certify import design, distributions
 from parity_certify.calls import Drawn, Sampled, draw_batch
 from parity_certify.errors import ParityError
 from parity_certify.processors import (
@@ -28,7 +28,7 @@ from parity_certify.processors import (
     check_options,
     list_options,
     rename_options,
-    shape_law,
+    shape_distribution,
 )
 
 PLAIN = {  # a server may have other defaults, as of generation_config.json
@@ -36,9 +36,14 @@ PLAIN = {  # a server may have other defaults, as of generation_config.json
     "presence_penalty": 0.0, "frequency_penalty": 0.0, "cache_prompt": True,
 }  # fmt: skip
 WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # for vLLM and SGLang: return all letters, or numbers
-NOT_OF_LAW = ("prompt_as", "parallel", "cache_prompt", "ignore_eos")  # and those whose names begin with "speculative"
+NOT_OF_DISTRIBUTION = (
+    "prompt_as",
+    "parallel",
+    "cache_prompt",
+    "ignore_eos",
+)  # and those whose names begin with "speculative"
 PROBE = 200  # sequences that tell whether the server heeds an option
-IGNORED = math.log(1e4)  # a log likelihood ratio for the law without an option, by which the server ignores it
+IGNORED = math.log(1e4)  # a log likelihood ratio for the distribution without an option, by which the server ignores it
 COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
 
 
@@ -92,7 +97,7 @@ class Server:
 
     def wait(self, seconds: float) -> None:
         """Wait until the server says that it is healthy or, if it has no such page, lists its models. Raises
-        ParityError if it has not in so many seconds."""
+        ParityError if it has not in this many seconds."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -178,31 +183,39 @@ class Server:
         return list(tokens)
 
 
-def select_law_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Select the options of a request that may change the law."""
-    return {k: v for k, v in options.items() if k not in NOT_OF_LAW and not k.startswith("speculative")}
+def select_distribution_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Select the options of a request that may change the distribution."""
+    return {k: v for k, v in options.items() if k not in NOT_OF_DISTRIBUTION and not k.startswith("speculative")}
 
 
-def compute_law(logits: Logits, options: dict[str, Any], engine: Engine, **settings: Any) -> laws.Law:
-    """Enumerate the law of a server's engine with these options; settings: vocab, length, prompts, end of `laws.law`.
-    With the engine "", that of every engine that has the options. Raises ParityError for an option that no engine has,
-    and if the engines' laws differ."""
+def compute_distribution(
+    logits: Logits, options: dict[str, Any], engine: Engine, **settings: Any
+) -> distributions.Distribution:
+    """Enumerate the distribution of a server's engine with these options; settings: vocab, length, prompts, end of
+    `distributions.distribution`. With the engine "", that of every engine that has the options. Raises ParityError for
+    an option that no engine has, and if the engines' distributions differ."""
     known_to = [name for name in ENGINES if set(options) <= set(list_options(name))]
     names: Sequence[Engine] = [engine] if engine else known_to
     if not names:
         known = sorted({option for name in ENGINES for option in list_options(name)})
         unknown = [name for name in options if name not in known]
         problem = (
-            f"{', '.join(unknown)}: the law does not know it" if unknown else f"{', '.join(options)}: no engine has all"
+            f"{', '.join(unknown)}: the distribution does not know it"
+            if unknown
+            else f"{', '.join(options)}: no engine has all"
         )
         raise ParityError(f"options: {problem}; allowed: {', '.join(known)}")
     length, end = np.shape(settings["prompts"])[1], settings.get("end")
     found = []
     for name in names:
         check_options(options, name)
-        found.append(laws.law(shape_law(logits, options, name, length, end), **settings, name="model"))
+        found.append(
+            distributions.target_distribution(
+                shape_distribution(logits, options, name, length, end), **settings, name="model"
+            )
+        )
     if any(not np.allclose(one.cells, found[0].cells, atol=1e-9) for one in found):
-        problem = "the law depends on the engine, which the server does not name"
+        problem = "the distribution depends on the engine, which the server does not name"
         raise ParityError(f"options: {problem}; allowed: --engine {' or '.join(known_to)}")
     return found[0]
 
@@ -216,7 +229,7 @@ def make_conditions(
     conditions: list[design.Condition] = []
     missing = {"drafts": "set where the server is started", "end": "set in the checkpoint"}
     names = design.list_names() - set(missing)
-    compute = functools.partial(compute_law, logits, engine=engine)
+    compute = functools.partial(compute_distribution, logits, engine=engine)
     for chosen in design.choose_options(names)[0]:
         chosen = rename_options(chosen, engine)
         if "rows" in chosen:
@@ -227,32 +240,39 @@ def make_conditions(
         sampler = connect(chosen["length"], fields, by_prompt=dict(zip(map(tuple, prompts), rows, strict=True)))
         name = design.name_options(chosen)
         try:
-            law = design.make_law(compute, chosen, vocab)
-            of_law = {option for row in (fields, *rows) for option in row if option != "seed"}
+            distribution = design.make_distribution(compute, chosen, vocab)
+            of_distribution = {option for row in (fields, *rows) for option in row if option != "seed"}
             if not engine:
-                without = {option: design.make_law(compute, chosen, vocab, option) for option in sorted(of_law)}
-                check_options_heeded(sampler, law, without)
+                without = {
+                    option: design.make_distribution(compute, chosen, vocab, option)
+                    for option in sorted(of_distribution)
+                }
+                check_options_heeded(sampler, distribution, without)
         except ParityError as error:
             missing[name] = str(error).partition(";")[0]
             continue
         suspects = design.list_suspects(compute, chosen, vocab, engine)
-        conditions.append(design.Condition(name, sampler, law, suspects=suspects))
+        conditions.append(design.Condition(name, sampler, distribution, suspects=suspects))
     return conditions, missing
 
 
-def check_options_heeded(sample: Server, law: laws.Law, without: dict[str, laws.Law]) -> None:
-    """Raise ParityError for an option that the server ignores: its samples are far likelier under the law without it.
-    without: laws by the options that they lack. A server that heeds them is refused once in 10,000 times at most."""
+def check_options_heeded(
+    sample: Server, distribution: distributions.Distribution, without: dict[str, distributions.Distribution]
+) -> None:
+    """Raise ParityError for an option that the server ignores: its samples are far likelier under the distribution
+    without it. without: distributions by the options that they lack. A server that heeds them is refused once in 10,000
+    times at most."""
     if not without:
         return
-    drawn = Drawn(np.zeros(len(law.cells), dtype=np.int64))
-    drawn.add(draw_batch(sample, law, 0, 10**6, PROBE), law)
+    drawn = Drawn(np.zeros(len(distribution.cells), dtype=np.int64))
+    drawn.add(draw_batch(sample, distribution, 0, 10**6, PROBE), distribution)
     seen = drawn.counts > 0
     with np.errstate(divide="ignore"):
         score = {
-            name: float(drawn.counts[seen] @ np.log(one.cells[seen])) for name, one in {"": law, **without}.items()
+            name: float(drawn.counts[seen] @ np.log(one.cells[seen]))
+            for name, one in {"": distribution, **without}.items()
         }
     name = max(score, key=lambda name: score[name])
     if name and score[name] > score[""] + IGNORED:
-        problem = "the server ignores it: its samples follow the law without it"
+        problem = "the server ignores it: its samples follow the distribution without it"
         raise ParityError(f"{name}: {problem}; allowed: an option that the server reads")

@@ -1,12 +1,12 @@
-"""Sample with transformers' `generate`, in its speculative ways, and compute the law of plain sampling.
+"""Sample with transformers' `generate`, in its speculative ways, and compute the distribution of plain sampling.
 
     target, assistant = load_model("llama"), load_model("llama-assistant")
     sampler = Generate(target, 4, {"assistant_model": assistant, "num_assistant_tokens": 4})
-    certify_sampler(sampler, compute_law(target, prompts, 4, sampler.options))
+    certify_sampler(sampler, compute_distribution(target, prompts, 4, sampler.options))
 
-The law is read with `generate(custom_generate=...)`: transformers prepares its logits processors (guidance, watermark,
-temperature, top-k, ...) as for plain sampling, and they are applied to the target's logits of every prefix, each step
-once and in order.
+The distribution is read with `generate(custom_generate=...)`: transformers prepares its logits processors (guidance,
+watermark, temperature, top-k, ...) as for plain sampling, and they are applied to the target's logits of every prefix,
+each step once and in order.
 """
 
 import contextlib
@@ -24,11 +24,18 @@ from torch import Tensor
 
 from parity_certify import design, diagnosis
 from parity_certify.calls import Sampled
+from parity_certify.distributions import (
+    Distribution,
+    absorb_end,
+    check_distribution,
+    check_prompts,
+    check_size,
+    count_prefixes,
+)
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
-from parity_certify.laws import Law, absorb_end, check_law, check_prompts, check_size, count_prefixes
 
-SPECULATIVE = (  # these options say how tokens are drafted, and change no law
+SPECULATIVE = (  # these options say how tokens are drafted, and change no distribution
     "assistant_model", "assistant_tokenizer", "tokenizer", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "prompt_lookup_num_tokens",
     "max_matching_ngram_size", "assistant_early_exit", "use_mtp", "speculation_type", "cache_implementation",
@@ -101,8 +108,8 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 def sort_vocabulary(tokenizer: Any) -> Any:
     """Copy a tokenizer so that `get_vocab` lists tokens by falling number; the original's order differs by process.
-    Universal assisted decoding records its drafts' laws in that order; in the order of the numbers its fault is
-    hidden."""
+    Universal assisted decoding records its drafts' distributions in that order; in the order of the numbers its fault
+    is hidden."""
 
     class Descending(type(tokenizer)):  # type: ignore[misc]
         def get_vocab(self) -> dict[str, int]:
@@ -153,7 +160,7 @@ def check_mode(model: Any, options: dict[str, Any]) -> None:
         value = options.get(key, getattr(model.generation_config, key, None) if key not in options else None)
         if value not in (None, 1):
             source = "" if key in options else "generation_config.json: "
-            raise ParityError(f"{source}{key} {value}: not sampling; allowed: 1, as by the option {key}=1")
+            raise ParityError(f"{source}{key} {value}: not sampling; allowed: 1, as with the option {key}=1")
 
 
 def list_ends(model: Any, options: dict[str, Any]) -> list[int]:
@@ -193,18 +200,19 @@ def replace_settings(model: Any, options: dict[str, Any], end: int | None) -> It
         model.generation_config = original
 
 
-def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
-    """Compute the laws of plain sampling along given tokens, by one forward of the model: a list of L tensors [B, V],
-    the law at each position of paths [B, L] after inputs [B, P]. Options that only say how to draft are ignored.
-    Raises ParityError for options that `generate` refuses."""
+def compute_probs(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
+    """Compute the distributions of plain sampling along given tokens, by one forward of the model: a list of L tensors
+    [B, V], the distribution at each position of paths [B, L] after inputs [B, P]. Options that only say how to draft
+    are ignored. Raises ParityError for options that `generate` refuses."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     check_mode(model, options)
-    laws: list[Tensor] = []
+    distributions: list[Tensor] = []
     sampled = options.get("do_sample", True)  # greedy decoding gives the likeliest token probability 1
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-        """Append the law at each position to `laws`, in place of sampling: the model's logits along the paths, after
-        the logits processors, called step by step as in sampling. Returns the paths after the inputs."""
+        """Append the distribution at each position to `distributions`, in place of sampling: the model's logits
+        along the paths, after the logits processors, called step by step as in sampling. Returns the paths after the
+        inputs."""
         start = input_ids.shape[1]
         sequences = torch.cat([input_ids, paths], 1)
         fed = sequences[:, :-1]
@@ -215,7 +223,9 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
         for t in range(paths.shape[1]):
             scores = logits_processor(sequences[:, : start + t], logits[:, t].clone())
             p = scores.to(model.dtype).softmax(-1)
-            laws.append(p if sampled else torch.nn.functional.one_hot(scores.argmax(-1), p.shape[-1]).to(p.dtype))
+            distributions.append(
+                p if sampled else torch.nn.functional.one_hot(scores.argmax(-1), p.shape[-1]).to(p.dtype)
+            )
         return sequences
 
     keywords = make_keywords(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
@@ -225,14 +235,14 @@ def compute_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, A
             model.generate(inputs=inputs, custom_generate=walk, **keywords)
         except (ValueError, TypeError) as error:
             raise ParityError(f"options: generate refuses them: {str(error).splitlines()[0]}") from error
-    return laws
+    return distributions
 
 
-def compute_law(
+def compute_distribution(
     model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None
-) -> Law:
-    """Enumerate the law of plain sampling with the options, after prompts [K, P], on a float64 copy of the model.
-    Raises ParityError if there are too many sequences of `length` tokens to enumerate."""
+) -> Distribution:
+    """Enumerate the distribution of plain sampling with the options, after prompts [K, P], on a float64 copy of the
+    model. Raises ParityError if there are too many sequences of `length` tokens to enumerate."""
     V = get_vocab_size(model)
     prompts = check_prompts(prompts, V)
     check_size(V, length, len(prompts))
@@ -242,15 +252,17 @@ def compute_law(
     paths = torch.from_numpy(digits(V, length).astype(np.int64))
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
-        laws = compute_laws(exact, inputs, paths, options or {}, end)
-        levels = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # level t: a row a prefix of t tokens
-        tables.append(absorb_end(check_law(np.concatenate(levels), f"prompt {k}"), length, end))
-    return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
+        distributions = compute_probs(exact, inputs, paths, options or {}, end)
+        levels = [
+            p[:: V ** (length - t)].numpy() for t, p in enumerate(distributions)
+        ]  # level t: a row a prefix of t tokens
+        tables.append(absorb_end(check_distribution(np.concatenate(levels), f"prompt {k}"), length, end))
+    return Distribution(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
 
 def make_logits(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Make the function from prefixes [n, P + t] to the model's logits [n, V] after them, on a float64 copy, for
-    `processors.shape_law`."""
+    `processors.shape_distribution`."""
     exact = copy.deepcopy(model).double().eval()
 
     def compute_logits(prefixes: np.ndarray) -> np.ndarray:
@@ -264,7 +276,8 @@ def make_logits(model: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 class Counting:
     """A candidate generator of transformers that passes all calls on to `inner`, and adds drafts offered, drafts
-    accepted and rounds to the list `drafts`. Into `log`, if given, go the ids and draft laws [d, V] of each round."""
+    accepted and rounds to the list `drafts`. Into `log`, if given, go the ids and draft distributions [d, V] of each
+    round."""
 
     def __init__(self, inner: Any, drafts: list[int], log: list[tuple[Tensor, Tensor]] | None = None):
         self.inner, self.drafts, self.log = inner, drafts, log
@@ -273,7 +286,7 @@ class Counting:
         return getattr(self.inner, name)
 
     def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> Any:
-        """Draft tokens, count them and the round, and log the draft laws if the generator has any."""
+        """Draft tokens, count them and the round, and log the draft distributions if the generator has any."""
         ids, logits = self.inner.get_candidates(input_ids, **kwargs)
         self.drafts[0] += ids.shape[1] - input_ids.shape[1]
         self.drafts[2] += ids.shape[1] > input_ids.shape[1]
@@ -302,12 +315,13 @@ class Generate:
         if self.options.get("assistant_tokenizer") is not None:
             self.options["assistant_tokenizer"] = sort_vocabulary(self.options["assistant_tokenizer"])
         self.wrap_generator: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
-        self.log: list[tuple[Tensor, Tensor]] | None = None  # of drafts and their laws (`add_log`)
+        self.log: list[tuple[Tensor, Tensor]] | None = None  # of drafts and their distributions (`add_log`)
         self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
         self.__name__ = "transformers generate"
 
     def add_log(self, log: list[tuple[Tensor, Tensor]]) -> "Generate":
-        """Copy the sampler; the copy appends to `log` the drafts and the laws that the engine recorded for them."""
+        """Copy the sampler; the copy appends to `log` the drafts and the distributions that the engine recorded for
+        them."""
         copied = copy.copy(self)
         copied.log = log
         return copied
@@ -389,37 +403,39 @@ def make_conditions(model: Any, options: dict[str, Any]) -> tuple[list[design.Co
             given["num_assistant_tokens"] = chosen["drafts"]
         L, end = chosen["length"], chosen.get("end")
         make = Continuous if options.get("cache_implementation") == "paged" else Generate
-        law = compute_law(model, design.make_prompts(chosen, V), L, given, end=end)
-        conditions.append(design.Condition(design.name_options(chosen), make(model, L, given, end), law))
+        distribution = compute_distribution(model, design.make_prompts(chosen, V), L, given, end=end)
+        conditions.append(design.Condition(design.name_options(chosen), make(model, L, given, end), distribution))
     return conditions, missing
 
 
-def record_draft_law(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
-    """Record what the engine drafts in about n more runs. Returns the law that it records for its drafts by prefix (a
-    mean if it depends on where the block began; the target's where it drafts nothing), bool [K, N] the prefixes after
-    which it drafts, and the most drafts of a round."""
+def record_draft_distribution(
+    sampler: Generate, target: Distribution, n: int = 200
+) -> tuple[Distribution, np.ndarray, int]:
+    """Record what the engine drafts in about n more runs. Returns the distribution that it records for its drafts by
+    prefix (a mean if it depends on where the block began; the target's where it drafts nothing), bool [K, N] the
+    prefixes after which it drafts, and the most drafts of a round."""
     K, V = len(target.prompts), target.vocab
     sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1
     for k in range(K):
         log: list[tuple[Tensor, Tensor]] = []
         sampler.add_log(log)(np.repeat(target.prompts[k : k + 1], n // K, 0), 10_000 + k)
         start = 1 if sampler.model.config.is_encoder_decoder else target.prompts.shape[1]
-        for ids, laws in log:
-            block = max(block, len(laws))
+        for ids, distributions in log:
+            block = max(block, len(distributions))
             tokens = ids[start:].tolist()
-            for i, p in enumerate(laws.numpy()):
-                depth = len(tokens) - len(laws) + i
+            for i, p in enumerate(distributions.numpy()):
+                depth = len(tokens) - len(distributions) + i
                 if depth < target.length and np.isfinite(p).all() and p.shape == (V,):
                     node = count_prefixes(V, depth) + sum(t * V**e for e, t in enumerate(reversed(tokens[:depth])))
                     sums[k, node] += p
                     times[k, node] += 1
     offered = times > 0
     tables = np.where(offered[..., None], sums / np.maximum(times, 1)[..., None], target.tables)
-    return Law("drafts", target.prompts, tables, target.length, target.end), offered, block
+    return Distribution("drafts", target.prompts, tables, target.length, target.end), offered, block
 
 
-def list_suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
+def list_suspects(sampler: Generate, target: Distribution) -> list[diagnosis.Suspect]:
     """List the faults that a sampler of transformers may have, from drafts recorded in 200 more runs."""
-    draft, offered, block = record_draft_law(sampler, target)
-    bare = compute_law(sampler.model, target.prompts, target.length, end=target.end)
+    draft, offered, block = record_draft_distribution(sampler, target)
+    bare = compute_distribution(sampler.model, target.prompts, target.length, end=target.end)
     return diagnosis.list_suspects(target, draft, block, bare=bare, offered=offered)

@@ -11,7 +11,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling, Ranks, next_ranks, write
 from parity_decoders.steps import Fill
-from parity_decoders.verification import race, verify
+from parity_decoders.verification import sample_token, verify
 
 CLAIM = "lossless"
 SLOTS = True
@@ -19,12 +19,12 @@ SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 
 
 def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
-    """Estimate the law [B, V] of the token after `previous` [B] from the neighbouring known tokens of each row of
-    tokens [B, N] (Eq. 23).
+    """Estimate the distribution [B, V] of the token after `previous` [B] from the neighbouring known tokens of each row
+    of tokens [B, N] (Eq. 23).
 
     Eq. 23 divides by every occurrence of `previous`, also those whose neighbour is unknown, so it does not sum to one;
     here the counts are normalised. Where `previous` is unknown or has no known neighbour, counts of single tokens are
-    used; in an empty row, the uniform law.
+    used; in an empty row, the uniform distribution.
     """
     following = tokens[:, 1:]
     is_known = tokens != mask
@@ -42,18 +42,18 @@ def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dt
 
 def propose(model: AnySubsetModel, tokens: Tensor, slots: Ranks, exponential: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Draft the tokens of the ranks in `slots` one by one, by the bigrams of tokens [B, N], each after the token to its
-    left, a draft or not. Returns drafts [B, k], the laws [B, k, V] they were drawn from, and tokens with the drafts
-    written in."""
+    left, a draft or not. Returns drafts [B, k], the distributions [B, k, V] they were drawn from, and tokens with the
+    drafts written in."""
     line = tokens
-    laws = []
+    probs = []
     drafts = []
     for j in range(slots.rank.shape[1]):
         position = slots.position[:, j : j + 1]
         left_token = torch.where(position > 0, line.gather(1, (position - 1).clamp(min=0)), model.mask)[:, 0]
-        laws.append(estimate_bigrams(tokens, left_token, model.mask, model.vocab, exponential.dtype))
-        drafts.append(race(laws[j], exponential[:, j]))
+        probs.append(estimate_bigrams(tokens, left_token, model.mask, model.vocab, exponential.dtype))
+        drafts.append(sample_token(probs[j], exponential[:, j]))
         line = write(line, position, drafts[j][:, None], slots.open[:, j : j + 1])
-    return torch.stack(drafts, 1), torch.stack(laws, 1), line
+    return torch.stack(drafts, 1), torch.stack(probs, 1), line
 
 
 @torch.inference_mode()
@@ -80,7 +80,7 @@ def assd_ngram(
         slots = next_ranks(start, n, k)
         index = n[:, None] * N + slots.rank
         draft, c, line = propose(model, tokens, slots, noise.exponential("draft", index, model.vocab))
-        q = model.laws(line, start.order, start.begin, slots.asked, slots.rank)
+        q = model.probs(line, start.order, start.begin, slots.asked, slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, model.vocab)
         new, n_kept = verify(q, c.to(q.dtype), draft, torch.zeros_like(slots.open), u, e)
         n_kept = n_kept.minimum(remaining)

@@ -1,5 +1,5 @@
-"""Any-subset speculative decoding in one pass a loop: the pass that verifies the drafts also computes the laws of the
-next ones, for every place at which the drafts may fail."""
+"""Any-subset speculative decoding in one pass a loop: the pass that verifies the drafts also computes the distributions
+of the next ones, for every place at which the drafts may fail."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -13,7 +13,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling, next_ranks, write
 from parity_decoders.steps import Fill
-from parity_decoders.verification import race, verify
+from parity_decoders.verification import sample_token, verify
 
 CLAIM = "lossless"
 ORIGIN = "project"
@@ -22,13 +22,13 @@ SOURCE = "this project, 2026: Guo & Ermon 2025, Algorithm 1, with the quadratic 
 
 
 def compute_square(model: AnySubsetModel, line: Tensor, start: Infilling, n: Tensor, drafts: int, k: int) -> Tensor:
-    """Compute laws [B, drafts + 1, k + 1, V] in one pass over a line [B, N] that holds `drafts` drafts from rank n [B]
-    on: at [j, i] the law of rank n + j + i, given the ranks below n + j."""
+    """Compute distributions [B, drafts + 1, k + 1, V] in one pass over a line [B, N] that holds `drafts` drafts from
+    rank n [B] on: at [j, i] the distribution of rank n + j + i, given the ranks below n + j."""
     j, i = (torch.arange(size + 1, device=n.device) for size in (drafts, k))
     n_seen = (n[:, None, None] + j[:, None]).expand(-1, -1, k + 1)
     queried = torch.where(n_seen + i < start.end[:, None, None], n_seen + i, line.shape[1])
-    laws = model.laws(line, start.order, start.begin, queried.flatten(1), n_seen.flatten(1))
-    return laws.unflatten(1, (drafts + 1, k + 1))
+    probs = model.probs(line, start.order, start.begin, queried.flatten(1), n_seen.flatten(1))
+    return probs.unflatten(1, (drafts + 1, k + 1))
 
 
 @torch.inference_mode()
@@ -41,11 +41,12 @@ def assd_quadratic(
     temperature: Annotated[float, Interval(gt=0, le=100)] = 0.6,
 ) -> Iterator[Fill]:
     """Verify k drafts per pass left to right and draw the word after the accepted ones. The next k drafts are drawn
-    from laws of the same pass, given all words but this last one.
+    from distributions of the same pass, given all words but this last one.
 
-    k            drafts per pass, which computes (k + 1)^2 laws
-    temperature  of the laws that drafts are drawn from: below 1 likely words are drafted more often. Drafts are
-                 verified against these laws, so the law of the text is the same at any temperature
+    k            drafts per pass, which computes (k + 1)^2 distributions
+    temperature  of the distributions that drafts are drawn from: below 1 likely words are drafted more often. Drafts
+                 are verified against these distributions, so the distribution of the text is the same at any
+                 temperature
 
     The first pass has no drafts. Each pass keeps at least one word, so no row needs more passes than it has tokens
     (Theorem 1).
@@ -62,18 +63,18 @@ def assd_quadratic(
         remaining = start.end - n
         slots = next_ranks(start, n, drafts + 1)
         line = write(tokens, slots.position[:, :drafts], draft, slots.open[:, :drafts])
-        laws = compute_square(model, line, start, n, drafts, k)
+        probs = compute_square(model, line, start, n, drafts, k)
         index = n[:, None] * N + slots.rank
         no_draft = (slot[: drafts + 1] == drafts).expand_as(slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         # The slot after the drafts has no draft: it counts as a point draft, which a draw from p replaces.
-        new, n_kept = verify(laws[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), no_draft, u, e)
+        new, n_kept = verify(probs[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), no_draft, u, e)
         accepted = n_kept - 1
         n_kept = n_kept.minimum(remaining)
         final = slot[: drafts + 1] < n_kept[:, None]
         yield Fill(slots.position, new, final, remaining.clamp(max=1), accepted_drafts=accepted.minimum(remaining))
         tokens = write(tokens, slots.position, new, final)
         n = n + n_kept
-        q = (laws[row, accepted, 1:].log() / temperature).softmax(-1)
+        q = (probs[row, accepted, 1:].log() / temperature).softmax(-1)
         index = n[:, None] * N + next_ranks(start, n, k).rank
-        draft = race(q, noise.exponential("draft", index, V))
+        draft = sample_token(q, noise.exponential("draft", index, V))

@@ -10,7 +10,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling, make_lattice, next_ranks, write
 from parity_decoders.steps import Fill
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 CLAIM = "lossy"
 SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; on this network for Guo & Ermon 2025, Table 11"
@@ -24,7 +24,8 @@ def diffusion(
     noise: Noise,
     steps: Annotated[int, Interval(ge=1, le=4096), Counts("passes", small=4)] = 64,
 ) -> Iterator[Fill]:
-    """Fill each masked position in step i of T with probability 1 / (T - i), from its law given the known tokens.
+    """Fill each masked position in step i of T with probability 1 / (T - i), from its distribution given the known
+    tokens.
 
     steps  T, passes of the network; the fewer, the more tokens are drawn as if independent
 
@@ -39,9 +40,9 @@ def diffusion(
         if max_missing <= 0:
             return
         slots = next_ranks(start._replace(order=order), n_known, N - first)
-        law = model.laws(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
+        probs = model.probs(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
         index = step * N + slots.position
-        new = race(law, noise.exponential("sample", index, model.vocab))
+        new = sample_token(probs, noise.exponential("sample", index, model.vocab))
         final = slots.open & (noise.uniform("accept", index) * (steps - step) <= 1)
         yield Fill(slots.position, new, final, (n_known < end).long())
         tokens, is_known = write(tokens, slots.position, new, final), write(is_known, slots.position, final, final)

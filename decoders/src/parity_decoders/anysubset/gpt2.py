@@ -24,5 +24,5 @@ def gpt2(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[F
     wrong = (rank < start.end[:, None]) & (start.order != rank)
     if wrong.any():
         row = wrong.nonzero()[0, 0].item()
-        raise DecodingError(f"row {row}: known tokens behind masked ones; allowed for gpt2: a prefix")
+        raise DecodingError(f"row {row}: known tokens after masked ones; allowed for gpt2: a prefix")
     return sequential(model, start, noise=noise)

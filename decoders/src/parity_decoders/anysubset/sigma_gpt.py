@@ -12,7 +12,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.anysubset import AnySubsetModel, Infilling, Ranks, make_lattice, next_ranks, write
 from parity_decoders.steps import Fill
-from parity_decoders.verification import count_leading, probability, race
+from parity_decoders.verification import count_leading, probability, sample_token
 
 CLAIM = "lossless"
 CONTROL = True
@@ -48,7 +48,7 @@ def count_accepted(
         return x.repeat_interleave(orders, 0)
 
     line = repeat_orders(start.tokens)
-    q = model.laws(line, order, repeat_orders(start.begin), repeat_orders(slots.asked), repeat_orders(slots.rank))
+    q = model.probs(line, order, repeat_orders(start.begin), repeat_orders(slots.asked), repeat_orders(slots.rank))
     positions = order.gather(1, repeat_orders(slots.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
     q_drafts = probability(q, line.gather(1, positions))
     accepted = (
@@ -86,8 +86,8 @@ def sigma_gpt(
         task = Infilling(tokens, order, n_known, end)
         slots = next_ranks(task, n_known, N - first)
         index = step * N + slots.position
-        p = model.laws(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
-        draft = race(p, noise.exponential("draft", index, model.vocab))
+        p = model.probs(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
+        draft = sample_token(p, noise.exponential("draft", index, model.vocab))
         line = write(tokens, slots.position, draft, slots.open)
         p_drafts = write(p.new_zeros(B, N), slots.position, probability(p, draft), slots.open)
 

@@ -1,4 +1,5 @@
-"""Coupled continuous Jacobi: the walks of a window of ranks, drawn ahead and moved exactly when their laws move.
+"""Coupled continuous Jacobi: the walks of a window of ranks, drawn ahead and moved exactly when their distributions
+move.
 
 Source: ours, docs/explanation/heads.md; the fixed point is Wiggers & Hoogeboom 2020 (predictive sampling), the
 coupling of a step De Bortoli et al. 2025.
@@ -9,8 +10,8 @@ that is verified itself. A rank is final when all its steps are verified, its co
 these are final.
 
 Why it is exact: order the coordinates by rank, then from noisy to clean. Given the history of those before it, over
-all rounds, a step's value is a draw of its present Gaussian: each coupling turns the old law into the new one with
-fresh randomness, both laws are functions of that history, and whether a step is moved is, too.
+all rounds, a step's value is a draw of its present Gaussian: each coupling turns the old distribution into the new one
+with fresh randomness, both distributions are functions of that history, and whether a step is moved is, too.
 """
 
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class Walks(NamedTuple):
     first: Tensor  # [..., D] x_T, which never moves
     x: Tensor  # [..., T, D] the points that the steps lead to; the last is the token
     z: Tensor  # [..., T, D] the noise that leads to them
-    mean: Tensor  # [..., T, D] means of the laws that they were drawn from or coupled to
+    mean: Tensor  # [..., T, D] means of the distributions that they were drawn from or coupled to
     std: Tensor
     verified: Tensor  # [...] how many steps are verified
 
@@ -84,7 +85,8 @@ def start_walks(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
 
 
 def sweep(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
-    """Sweep over N walks once: ask the head at the points of all unverified steps, and move each step to its new law.
+    """Sweep over N walks once: ask the head at the points of all unverified steps, and move each step to its new
+    distribution.
 
     A step starts from the present point before it. It is coupled where the two means are within theta deviations (None:
     nowhere). Elsewhere it keeps its noise, and counts as unmoved if it moves by eps or less. The steps up to and with
@@ -172,8 +174,8 @@ def coupled(
             "drafts" before it too: fewer rounds, but an evaluation each where attention is bidirectional. A causal
             network always reads drafts
     theta   deviations between two means up to which a step is coupled; beyond, it keeps its noise
-    law     "exact": the target's law. "path": every step keeps its noise, and the image is meant to be, within `eps`,
-            what plain decoding draws under the same noise
+    law     "exact": the target's distribution. "path": every step keeps its noise, and the image is meant to be, within
+            `eps`, what plain decoding draws under the same noise
     eps     largest difference to plain decoding that `law: path` aims at: moves of eps / 100,000 or less are left
             standing. They grow over steps and ranks, and no bound is known; 700 times is the most that was measured.
             In float32 moves of 1.9e-6 are rounding, and are left standing too

@@ -22,33 +22,40 @@ from parity_decoders.continuous.mar import mar, write
 from parity_decoders.counts import Counts
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
-from parity_decoders.protocols.continuous import ContinuousModel, Pair, Start, TokenLaws, make_path_noise
+from parity_decoders.protocols.continuous import ContinuousModel, Pair, Start, TokenDistributions, make_path_noise
 from parity_decoders.steps import Draw
 from parity_decoders.verification import count_leading
 
 CLAIM = "lossless"
 EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
 NEEDS = "draft"
-AT_ONCE = 128  # so many tries of the residual sampler are evaluated before a test whether one was accepted
+AT_ONCE = 128  # this many tries of the residual sampler are evaluated before a test whether one was accepted
 SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 
 
 def propose(
     draft: ContinuousModel, tokens: Tensor, order: Tensor, ranks: Tensor, noise: Noise, use: str
-) -> tuple[Tensor, list[TokenLaws]]:
+) -> tuple[Tensor, list[TokenDistributions]]:
     """Draw the tokens of ranks [N, W] from the draft model one by one, each given those before it. Returns drafts [N,
-    W, D] and their laws, a list of W with N rows each. use: the noise that they are drawn with."""
-    drafts, laws = [], []
+    W, D] and their distributions, a list of W with N rows each. use: the noise that they are drawn with."""
+    drafts, distributions = [], []
     for rank in ranks.split(1, 1):
         path = make_path_noise(noise, use, rank, draft.steps, draft.dim)
-        laws.append(draft.law(draft.conditions(tokens, order, rank, rank), path))
-        drafts.append(laws[-1].sample(path)[:, None])
+        distributions.append(draft.distribution(draft.conditions(tokens, order, rank, rank), path))
+        drafts.append(distributions[-1].sample(path)[:, None])
         tokens = write(tokens, order.gather(1, rank), drafts[-1])
-    return torch.cat(drafts, 1), laws
+    return torch.cat(drafts, 1), distributions
 
 
 def sample_residual(
-    p: TokenLaws, q: TokenLaws, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, tries: int, inner: float
+    p: TokenDistributions,
+    q: TokenDistributions,
+    log_sigma: Tensor,
+    noise: Noise,
+    ranks: Tensor,
+    dim: int,
+    tries: int,
+    inner: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sample max(0, p - q) by acceptance-rejection with p as the proposal (Eqs. 10 to 13), for N rows at ranks [N].
 
@@ -88,24 +95,25 @@ def sample_residual(
 
 def judge(
     target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor, noise: Noise
-) -> tuple[Tensor, list[TokenLaws]]:
+) -> tuple[Tensor, list[TokenDistributions]]:
     """Evaluate the target at ranks [N, S], given the drafts [N, W, D] of the first W ranks, of which each rank sees
-    those below n_known [N, S], or [N, 1] for all. Returns the target's draws [N, S, D], and its laws, S of N rows each.
+    those below n_known [N, S], or [N, 1] for all. Returns the target's draws [N, S, D], and its distributions, S of N
+    rows each.
     """
     (N, S) = ranks.shape
     W = drafts.shape[1]
     filled = write(tokens, order.gather(1, ranks[:, :W]), drafts)
     row = torch.arange(N, device=ranks.device)
     path = make_path_noise(noise, "sample", ranks, target.steps, target.dim)
-    laws = target.law(target.conditions(filled, order, ranks, n_known), path)
-    return laws.sample(path).unflatten(0, (N, S)), [laws.rows(row * S + j) for j in range(S)]
+    distributions = target.distribution(target.conditions(filled, order, ranks, n_known), path)
+    return distributions.sample(path).unflatten(0, (N, S)), [distributions.rows(row * S + j) for j in range(S)]
 
 
-class Laws(NamedTuple):
-    """Laws of W drafts in each of N rows, as lists of W."""
+class Distributions(NamedTuple):
+    """Distributions of W drafts in each of N rows, as lists of W."""
 
-    p: list[TokenLaws]  # the target's laws, W of N rows each
-    q: list[TokenLaws]  # the draft model's laws, likewise
+    p: list[TokenDistributions]  # the target's distributions, W of N rows each
+    q: list[TokenDistributions]  # the draft model's distributions, likewise
     log_sigma: Tensor  # [N, W] the path's share of the log-ratio, eq. 8
 
     def log_ratio(self, drafts: Tensor, inner: float) -> Tensor:
@@ -115,7 +123,14 @@ class Laws(NamedTuple):
 
 
 def correct(
-    new: Tensor, rejected: Tensor, laws: Laws, noise: Noise, ranks: Tensor, tries: int, inner: float, give_up: str
+    new: Tensor,
+    rejected: Tensor,
+    distributions: Distributions,
+    noise: Noise,
+    ranks: Tensor,
+    tries: int,
+    inner: float,
+    give_up: str,
 ) -> tuple[Tensor, Tensor]:
     """Replace, in place, the tokens `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual. Where
     none of `tries` draws is accepted, give_up says what is taken: the last draw ("target"), zeros, or a DecodingError.
@@ -125,9 +140,9 @@ def correct(
         if not any(column):
             continue
         r = torch.tensor([row for row, wrong in enumerate(column) if wrong], device=ranks.device)
-        laws_of_rows = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j])
+        distributions_of_rows = (distributions.p[j].rows(r), distributions.q[j].rows(r), distributions.log_sigma[r, j])
         rank = ranks[r, j]
-        x, draws, none = sample_residual(*laws_of_rows, noise.take(r), rank, new.shape[2], tries, inner)
+        x, draws, none = sample_residual(*distributions_of_rows, noise.take(r), rank, new.shape[2], tries, inner)
         if give_up == "error" and bool(none.any()):
             problem = f"none of {tries} draws was accepted; allowed: more tries, or give_up: target"
             raise DecodingError(f"place {int(rank[none][0])}: {problem}")
@@ -177,7 +192,8 @@ def cspd(
                        them, as released
     sigma              of eq. 8, or its inverse, as released
     inner_temperature  divides the residuals in the acceptance ratio; 42 as released
-    resample           the residual law of that same ratio, or of the ratio without inner_temperature, as released
+    resample           the residual distribution of that same ratio, or of the ratio without inner_temperature, as
+                       released
     truncate           a rejected draft removes those after it; false, as released: each is judged by itself
     tries              most draws of the residual sampler
     give_up            used when none was accepted: a draw of the target (counted, and shown), a zero vector, as
@@ -206,19 +222,20 @@ def cspd(
         drafts, q = propose(
             draft.take(rows), row_tokens, order, ranks[:, :W], row_noise, "sample" if align else "draft"
         )
-        # Alg. 1 needs one more law, for the token after drafts that were all kept; the released code needs none.
+        # Alg. 1 needs one more distribution, for the token after drafts that were all kept; the released code needs
+        # none.
         queried = ranks if truncate else ranks[:, :W]
         n_known = queried if verify == "each" else row_frontier
         target_draws, p = judge(target.take(rows), row_tokens, drafts, order, queried, n_known, row_noise)
         log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p[:W], q, strict=True)], 1)
-        laws = Laws(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)
-        log_ratio = laws.log_ratio(drafts, inner_temperature)
+        distributions = Distributions(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)
+        log_ratio = distributions.log_ratio(drafts, inner_temperature)
         accepted = (row_noise.uniform("accept", ranks[:, :W]).log() < log_ratio) & real
         stand = count_leading(accepted) if truncate else real.sum(1)  # [N] how many drafts are kept
         verified = real & ((slot[:W] <= stand[:, None]) if truncate else True)
         new = torch.cat([drafts, target_draws[:, -1:]], 1)
         inner = inner_temperature if resample == "same" else 1.0
-        n_draws, failed = correct(new, verified & ~accepted, laws, row_noise, ranks, tries, inner, give_up)
+        n_draws, failed = correct(new, verified & ~accepted, distributions, row_noise, ranks, tries, inner, give_up)
         n_kept = (stand + 1 if truncate else stand).minimum(L - frontier[rows])
         distance = ((drafts - target_draws[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(row_tokens, order, ranks, new, n_kept)

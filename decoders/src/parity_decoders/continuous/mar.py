@@ -1,4 +1,4 @@
-"""The target alone: every token from the model's own law, one rank at a time or several at once.
+"""The target alone: every token from the model's own distribution, one rank at a time or several at once.
 
 Source: Li et al. 2024 (MAR), sec. 3.3 and 3.4; CSpD's Table 9 (tokens per step).
 """
@@ -75,7 +75,7 @@ def mar(
     for ranks in plan_iterations(start, iterations, schedule):
         condition = target.conditions(tokens, start.order, ranks, ranks[:, :1])
         path = make_path_noise(noise, "sample", ranks, target.steps, target.dim)
-        drawn = target.law(condition, path).sample(path).unflatten(0, ranks.shape)
+        drawn = target.distribution(condition, path).sample(path).unflatten(0, ranks.shape)
         tokens = write(tokens, start.order.gather(1, ranks), drawn)
         yield Draw(drawn, torch.full_like(ranks[:, 0], ranks.shape[1]))
 

@@ -45,7 +45,7 @@ def require_noise(chain: Chain, method: str) -> None:
 
 def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
     """Walk K steps on from x [N, D] with noise z [N, K, D], by the Gaussians `step` [N, K, D]. Returns the points [N, K
-    + 1, D], x first, and the laws of the K new ones."""
+    + 1, D], x first, and the distributions of the K new ones."""
     points = [x]
     for add, slope in zip((step.offset + step.std * z).unbind(1), step.slope.unbind(1), strict=True):
         points.append(add + slope * points[-1])

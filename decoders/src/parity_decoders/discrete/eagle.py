@@ -8,15 +8,15 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 
-from parity_decoders.candidates import RaceDrafter, draft_tree
+from parity_decoders.candidates import NoiseDrafter, draft_tree
 from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
-from parity_decoders.sequence_buffer import SequenceBuffer, make_races
+from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials
 from parity_decoders.steps import Step
 from parity_decoders.trees import make_tree
-from parity_decoders.verification import race
+from parity_decoders.verification import sample_token
 
 CLAIM = "lossless"
 REFILLS = True
@@ -39,24 +39,24 @@ def eagle(
 ) -> Iterator[Step]:
     """Verify a tree of the drafter's likeliest tokens. Trying candidates one after the other against p, removing each
     rejected one from p, is the same as drawing from p and looking whether the draw is a candidate. The code does the
-    latter with `ar`'s races, so its tokens are `ar`'s.
+    latter with `ar`'s draws, so its tokens are `ar`'s.
 
     total  nodes of the tree
     depth  nodes on its longest path
     top_k  nodes expanded per level, and tokens tried after each
-    rank   which candidates come first: the drafter's likeliest, or those likeliest to win their race
-    sharp  temperature of the drafter's law under `rank: race`: how far it is trusted
+    rank   which candidates come first: the drafter's likeliest, or those likeliest to win their draw
+    sharp  temperature of the drafter's distribution under `rank: race`: how far it is trusted
     """
     line = SequenceBuffer(model, start, depth + 1)
     size = (total, depth, top_k)
-    exponential = make_races(line, noise)
+    exponential = make_exponentials(line, noise)
 
     def run_pass() -> Step:
         e = exponential.take_next(depth + 1)
-        drafter = RaceDrafter(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
+        drafter = NoiseDrafter(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
         tree = make_tree(line, draft_tree(drafter, line, size, depth + 1, line.last_frontier, line.frontier))
         p, evaluated = tree.evaluate()
-        drawn = race(p, e[line.rows, tree.offset])
+        drawn = sample_token(p, e[line.rows, tree.offset])
         path = tree.follow(drawn)
         tokens = torch.zeros_like(line.next_positions(depth + 1))
         tokens = tokens.scatter_reduce(1, tree.offset, torch.where(path, drawn, 0), "amax")

@@ -1,4 +1,4 @@
-"""Grouped speculative decoding: SJD that verifies a group of look-alike tokens instead of the token."""
+"""Grouped speculative decoding: SJD that verifies a group of nearest tokens instead of the token."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import Verified, count_leading, finish, probability, race
+from parity_decoders.verification import Verified, count_leading, finish, probability, sample_token
 from parity_decoders.window import Window
 
 CLAIM = "lossy"
@@ -53,8 +53,8 @@ def verify_grouped(
 ) -> Verified:
     """Accept a draft with probability min(1, p(C) / q(C)) of its group C; correct by the residual of single tokens
     (Alg. 2, lines 12 to 19). members, counts [B, W, G]: from `find_groups`; the rest as in `verify`."""
-    p_C, q_C = ((law.gather(-1, members) * counts).sum(-1) for law in (p, q))
-    fresh = race(p, exponential)
+    p_C, q_C = ((probs.gather(-1, members) * counts).sum(-1) for probs in (p, q))
+    fresh = sample_token(p, exponential)
     # A point draft has q(C) = 1. A draw from p hits it, or, of the misses, the share that the group adds; the
     # other misses are draws from the residual.
     p_draft = probability(p, draft)
@@ -74,14 +74,14 @@ def verify_two_level(
     """Couple groups maximally, then the tokens inside a group: the two-level scheme made exact.
 
     label [B, W, V] numbers disjoint groups of at most G. (A draft's own neighbourhood will not do: neighbourhoods of
-    two tokens overlap, and masses of overlapping groups are no law.) The group is kept with probability min(1, P(C) /
-    Q(C)), otherwise drawn from (P - Q)+ over groups with a token from p inside. In a group that is kept, the token is
-    kept with probability min(1, p(x|C) / q(x|C)), otherwise drawn from that residual. The law is p whatever the groups.
-    No exact scheme keeps a draft more often than 1 - TV(p, q), so this cannot beat `sjd`'s rule; it makes a corrected
-    token look like the draft.
+    two tokens overlap, and masses of overlapping groups are no distribution.) The group is kept with probability min(1,
+    P(C) / Q(C)), otherwise drawn from (P - Q)+ over groups with a token from p inside. In a group that is kept, the
+    token is kept with probability min(1, p(x|C) / q(x|C)), otherwise drawn from that residual. The distribution is p
+    whatever the groups. No exact scheme keeps a draft more often than 1 - TV(p, q), so this cannot beat `sjd`'s rule;
+    it makes a corrected token look like the draft.
     """
     blank = p.new_zeros(*p.shape[:-1], -(-p.shape[-1] // G))
-    P, Q = (blank.scatter_add(-1, label, law.to(p.dtype)) for law in (p, q))  # probabilities of groups
+    P, Q = (blank.scatter_add(-1, label, probs.to(p.dtype)) for probs in (p, q))  # probabilities of groups
     p_C, q_C = P.gather(-1, label), Q.gather(-1, label)  # [B, W, V] those of each token's group
     draft_label = label.gather(-1, draft[..., None])
     P_mine, Q_mine = (mass.gather(-1, draft_label)[..., 0] for mass in (P, Q))
@@ -91,7 +91,7 @@ def verify_two_level(
     inner = (p * q_C - q * p_C).clamp(min=0) * (label == draft_label)
     weights = torch.where(group_stays[..., None], inner, outer)
     has_weight = weights.sum(-1, keepdim=True) > 0  # false where rounding leaves nothing
-    fresh, corrected = race(p, exponential), race(torch.where(has_weight, weights, p), exponential)
+    fresh, corrected = sample_token(p, exponential), sample_token(torch.where(has_weight, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
     n = count_leading(tokens == draft)
     i = torch.arange(draft.shape[1], device=draft.device)
@@ -135,8 +135,8 @@ def gsd(
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
-        p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
-        inputs = (p, q, draft, point, u, slots.draw_races())
+        p, u = slots.compute_probs(draft), slots.draw_uniforms("accept")
+        inputs = (p, q, draft, point, u, slots.draw_exponentials())
         if resample == "token":
             groups = find_groups(p, draft, group, delta, distance, vectors, border, odd)
             tokens, n_kept = verify_grouped(*inputs, *groups)

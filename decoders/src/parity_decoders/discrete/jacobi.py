@@ -11,7 +11,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import count_leading, race
+from parity_decoders.verification import count_leading, sample_token
 from parity_decoders.window import Window
 
 CLAIM = "lossless"
@@ -29,18 +29,19 @@ def jacobi(
     window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     coupling: Literal["fresh", "shared"] = "fresh",
 ) -> Iterator[Step]:
-    """Redraw every token of the window from its law in each pass; keep the run that came out as it was fed, and one
-    more.
+    """Redraw every token of the window from its distribution in each pass; keep the run that came out as it was fed,
+    and one more.
 
     window    W, tokens per pass
-    coupling  "fresh": new noise each pass, as the papers' baseline. "shared": one race per position in all passes, so a
-              law that moves little returns its old token, and the tokens are those of `ar` under the same noise
+    coupling  "fresh": new noise each pass, as the papers' baseline. "shared": one draw per position in all passes, so a
+              distribution that moves little returns its old token, and the tokens are those of `ar` under the same
+              noise
     """
     slots = Window(model, start, noise, window, shared=coupling == "shared", stores="none")
 
     def run_pass() -> Step:
         draft = slots.make_drafts().tokens
-        tokens = race(slots.compute_law(draft), slots.draw_races())
+        tokens = sample_token(slots.compute_probs(draft), slots.draw_exponentials())
         return slots.advance(tokens, count_leading(tokens == draft) + 1)
 
     return slots.repeat(run_pass)

@@ -12,7 +12,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
-from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
+from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import make_tree
 from parity_decoders.verification import descend, find_look_alikes
@@ -41,16 +41,16 @@ def lantern(
     of tokens that look like it. `delta: 0` gives `eagle`'s tokens.
 
     total, depth, top_k  as in `eagle`
-    k       look-alikes of a token: those nearest in the tokenizer's codebook (the paper: 1000 of 16,384)
-    delta   probability that look-alikes may add to a candidate's
+    k       nearest tokens of a token: those nearest in the tokenizer's codebook (the paper: 1000 of 16,384)
+    delta   probability that nearest tokens may add to a candidate's
     space   codes are compared at unit length, as the tokenizer uses them, or as they are stored, as released
-    reject  what a rejected candidate removes from p: the look-alikes that "counted", or "all" k, as released
+    reject  what a rejected candidate removes from p: the nearest tokens that "counted", or "all" k, as released
     """
     look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     line = SequenceBuffer(model, start, depth + 1)
     size = (total, depth, top_k)
     # Each position is decided in a single pass, so its number is enough to key its random numbers.
-    exponential = make_races(line, noise)
+    exponential = make_exponentials(line, noise)
     uniform = make_trials(line, noise, min(top_k, model.vocab))
     root = torch.zeros_like(start)
 

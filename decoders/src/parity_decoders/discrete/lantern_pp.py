@@ -1,5 +1,5 @@
 """LANTERN++: a static tree of candidates drawn from the drafter, verified with a multiplicative budget for
-look-alikes."""
+nearest tokens."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel
-from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
+from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree, check_nodes
 from parity_decoders.verification import find_look_alikes, is_idle_on_cpu, verify_siblings
@@ -35,7 +35,7 @@ def accept_candidates(
     look_alikes, relax: as in `verify_siblings`.
     """
     rows = torch.arange(len(p), device=p.device)
-    law_of = (children[:, 0] >= 0).cumsum(0) - 1
+    probs_of = (children[:, 0] >= 0).cumsum(0) - 1
     node, descending = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
     path = [node]
     tokens = torch.zeros_like(exponential[..., 0], dtype=torch.int64)
@@ -47,7 +47,7 @@ def accept_candidates(
         candidates = drafts.tokens.gather(1, nodes)
         inputs = (
             p[rows, node],
-            drafts.laws[rows, law_of[node]],
+            drafts.probs[rows, probs_of[node]],
             candidates,
             valid,
             no_point,
@@ -75,15 +75,15 @@ def lantern_pp(
     relax: Annotated[float, Interval(ge=0, le=100)] = 2.0,
     space: Literal["unit", "raw"] = "unit",
 ) -> Iterator[Step]:
-    """Verify a static tree whose siblings are drawn from the drafter's law q without replacement, so acceptance
-    compares p with q. `relax: 0` is exact.
+    """Verify a static tree whose siblings are drawn from the drafter's distribution q without replacement, so
+    acceptance compares p with q. `relax: 0` is exact.
 
     breadth  children of the last final token; a path of ranks r1, r2, ... (from 1) is in the tree if their product is
              at most that
     depth    nodes on the longest path
-    k        look-alikes of a token, as in `lantern`
+    k        nearest tokens of a token, as in `lantern`
     space    as in `lantern`
-    relax    lambda: look-alikes may add lambda p(x) to a candidate's p(x)
+    relax    lambda: nearest tokens may add lambda p(x) to a candidate's p(x)
     """
     V = model.vocab
     line = SequenceBuffer(model, start, depth + 1)
@@ -97,12 +97,12 @@ def lantern_pp(
     lists = [torch.tensor(c, dtype=torch.int64, device=start.device) for c in shape.children]
     children = pad_sequence(lists, True, -1)
     # Each position is decided in a single pass, so its number is enough to key its random numbers.
-    exponential = make_races(line, noise)
+    exponential = make_exponentials(line, noise)
     uniform = make_trials(line, noise, children.shape[1])
 
     def run_pass() -> Step:
-        law = read_tokens(model.drafter, line.tokens, line.last_frontier, line.frontier, depth + 1)
-        drafts = draw_tree(model.drafter, law, line.frontier - 1, shape, tree_levels, noise, line.age - 1)
+        probs = read_tokens(model.drafter, line.tokens, line.last_frontier, line.frontier, depth + 1)
+        drafts = draw_tree(model.drafter, probs, line.frontier - 1, shape, tree_levels, noise, line.age - 1)
         # a row's first pass has no feature to draft from
         drafts = drafts._replace(valid=drafts.valid & (line.age > 0))
         tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:]), parents, offset)

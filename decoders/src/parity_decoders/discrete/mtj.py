@@ -16,7 +16,7 @@ from parity_decoders.protocols.discrete import TokenModel, TreePass
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree
 from parity_decoders.verification import find_largest
-from parity_decoders.window import LawsByPosition, Window
+from parity_decoders.window import ProbsByPosition, Window
 
 CLAIM = "lossless"
 ORIGIN = "project"
@@ -28,7 +28,7 @@ SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is
 
 
 class Likeliest(NamedTuple):
-    """The tokens that are likeliest to win the race of a slot, best first."""
+    """The tokens that are likeliest to win the draw of a slot, best first."""
 
     score: Tensor  # [..., K + 1] log-probability
     tokens: Tensor  # [..., K + 1]
@@ -69,11 +69,11 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
     return Branches(tokens, candidates // n_ranks, slots)
 
 
-def carry_laws(slots: Window, laws: LawsByPosition, warm: bool) -> Tensor:
-    """Compute q [B, W, V], the expected law of each slot: the law that the last pass left for it; for a new slot the
-    law of the position above, or else the law at the frontier. With `warm`, all slots take the frontier's law after the
-    first pass, because the others were computed on random tokens. Before a row's first pass all tokens are as
-    likely."""
+def carry_probs(slots: Window, probs: ProbsByPosition, warm: bool) -> Tensor:
+    """Compute q [B, W, V], the expected distribution of each slot: the distribution that the last pass left for it; for
+    a new slot the distribution of the position above, or else the distribution at the frontier. With `warm`, all slots
+    take the frontier's distribution after the first pass, because the others were computed on random tokens. Before a
+    row's first pass all tokens are as likely."""
     line = slots.line
     last = line.frontier[:, None] - 1
     above, exists = slots.find_sources()
@@ -82,13 +82,13 @@ def carry_laws(slots: Window, laws: LawsByPosition, warm: bool) -> Tensor:
     source = torch.where(slots.find_new_slots(), torch.where(exists, above, last), slots.positions)
     if warm:
         source = torch.where(line.age == 1, last, source)
-    return torch.where(line.age[..., None] == 0, 1, laws.read(source))
+    return torch.where(line.age[..., None] == 0, 1, probs.read(source))
 
 
 def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W: int) -> Tensor:
-    """Choose for each slot the node [B, W] whose law it takes: on the final path (`path` [B, S] bool) its own node;
-    after it the likeliest node below the draft that is least `unlike` [B, S] the token drawn after node `deepest` [B];
-    otherwise the chain's node. W: slots."""
+    """Choose for each slot the node [B, W] whose distribution it takes: on the final path (`path` [B, S] bool) its own
+    node; after it the likeliest node below the draft that is least `unlike` [B, S] the token drawn after node `deepest`
+    [B]; otherwise the chain's node. W: slots."""
     S = unlike.shape[1]
     distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
     # if no draft follows the deepest node, the nearest is node 0, of which nothing is asked
@@ -99,7 +99,7 @@ def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W:
 
 
 class Foresight(Protocol):
-    """Predicts which tokens win the races of a pass's slots. A wrong prediction costs speed, never the law.
+    """Predicts which tokens win the draws of a pass's slots. A wrong prediction costs speed, never the distribution.
 
     predicts_first_pass  whether it can predict before a row's first pass; otherwise that pass has no branches
     """
@@ -111,16 +111,16 @@ class Foresight(Protocol):
         ...
 
     def update(self, tree: Tree, evaluated: TreePass, path: Tensor, p: Tensor, source: Tensor) -> None:
-        """Take in the result of a pass: its tree, which nodes are final [B, S], the laws after all nodes [B, S, V], and
-        the node whose law each slot takes [B, W]."""
+        """Take in the result of a pass: its tree, which nodes are final [B, S], the distributions after all nodes [B,
+        S, V], and the node whose distribution each slot takes [B, W]."""
         ...
 
     def predict_chain(
-        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+        self, slots: Window, probs: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
     ) -> tuple[Tensor, Tensor]:
         """Predict the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning, before a pass.
 
-        law [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
+        probs [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
         """
         ...
 
@@ -138,9 +138,9 @@ class Foresight(Protocol):
         ...
 
 
-class LastLaws:
-    """Predicts that laws stay as in the last pass, less certain for a slot whose left or upper neighbour was replaced
-    in that pass, or whose left neighbour is on the branch."""
+class LastProbs:
+    """Predicts that distributions stay as in the last pass, less certain for a slot whose left or upper neighbour was
+    replaced in that pass, or whose left neighbour is on the branch."""
 
     predicts_first_pass = False
 
@@ -158,14 +158,14 @@ class LastLaws:
         self.next = (numbers + K + 1).repeat_interleave(K + 1, 0)  # those of the next slot, after each winner
 
     def update(self, tree: Tree, evaluated: TreePass, path: Tensor, p: Tensor, source: Tensor) -> None:
-        """Do nothing: the window stores the laws. See Foresight."""
+        """Do nothing: the window stores the distributions. See Foresight."""
 
     def predict_chain(
-        self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
+        self, slots: Window, probs: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners
     ) -> tuple[Tensor, Tensor]:
-        """Predict the winner of each slot [B, W] from the law of the last pass, and log-probabilities [B, W, V] of
-        winning, flatter where `changed`. See Foresight."""
-        ratio = law / e
+        """Predict the winner of each slot [B, W] from the distribution of the last pass, and log-probabilities [B, W,
+        V] of winning, flatter where `changed`. See Foresight."""
+        ratio = probs / e
         log = ratio.log()
         self.doubtful = (log / self.unsure).log_softmax(-1)
         chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
@@ -205,19 +205,19 @@ def mtj(
     unsure: Annotated[float, Interval(gt=0, le=100)] = 1.0,
     warm: bool = True,
 ) -> Iterator[Step]:
-    """Verify a chain of drafts and its likeliest corrections in one pass. Every position has one race in all passes, so
+    """Verify a chain of drafts and its likeliest corrections in one pass. Every position has one draw in all passes, so
     the tokens are those of `ar` under the same noise, whatever is evaluated.
 
-    window    the chain: each slot's winner under the law of the last pass
+    window    the chain: each slot's winner under the distribution of the last pass
     branches  nodes evaluated beside the chain: those likeliest to be reached
     depth     nodes on the longest branch
     ranks     alternatives considered per slot
-    sure      temperature of a slot's race if its left and upper neighbours stayed in the last pass
+    sure      temperature of a slot's draw if its left and upper neighbours stayed in the last pass
     unsure    the same if one of them changed
-    warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
-              noise
+    warm      after the first pass, draft every slot from the distribution at the frontier, since the others were
+              computed on noise
     """
-    foresight = LastLaws(sure, unsure)
+    foresight = LastProbs(sure, unsure)
     return decode_trajectories(model, start, noise, window, branches, depth, ranks, warm, foresight)
 
 
@@ -233,15 +233,15 @@ def decode_trajectories(
     warm: bool,
     foresight: Foresight,
 ) -> Iterator[Step]:
-    """Run multi-trajectory Jacobi decoding with the given predictor of race winners. Options: see `mtj`."""
+    """Run multi-trajectory Jacobi decoding with the given predictor of draw winners. Options: see `mtj`."""
     L, V, W = model.length, model.vocab, window
     codes = getattr(model, "codebook", None)
     K = min(ranks, V - 1)
     slot = torch.arange(W, device=start.device).expand(len(start), -1)
     chain_parents = slot - 1
     slots = Window(model, start, noise, W, "sample_above", shared=True)
-    line, laws = slots.line, slots.laws
-    assert laws is not None
+    line, probs = slots.line, slots.probs
+    assert probs is not None
     branches = min(branches, (W - 1) * K)
     foresight.prepare(slots, W + branches, K)
     grid = find_grid(model)
@@ -265,8 +265,8 @@ def decode_trajectories(
         return (codes[tokens] - codes[reference]).norm(dim=-1)
 
     def run_pass() -> Step:
-        e = slots.draw_races()
-        q = carry_laws(slots, laws, warm)
+        e = slots.draw_exponentials()
+        q = carry_probs(slots, probs, warm)
         width, _ = grid.look_up(slots.positions)
         left_moved, upper_moved = (moved.gather(1, slots.positions + widest - n) for n in (1, width))
         draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
@@ -277,7 +277,7 @@ def decode_trajectories(
             tokens = side_nodes.tokens if foresight.predicts_first_pass else line.mask_new_rows(side_nodes.tokens)
             drafts = torch.cat([drafts, tokens], 1)
             parents = torch.cat([parents, side_nodes.parents], 1)
-            offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the law of the next slot
+            offset = torch.cat([offset, side_nodes.slots + 1], 1)  # a node gives the distribution of the next slot
         tree = Tree(line, drafts, parents, offset)
         p, evaluated = tree.evaluate()
         drawn = pick_winners(p / e[line.rows, offset], tree.positions + 1)

@@ -1,4 +1,4 @@
-"""`mtj` whose laws light heads on the target's features correct to the tokens before them."""
+"""`mtj` whose distributions light heads on the target's features correct to the tokens before them."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -35,7 +35,7 @@ class PararealHeads(Parareal):
 
     def read_tree(self, tree: Tree, evaluated: TreePass, path: Tensor, source: Tensor) -> Tensor:
         """Compute the heads' logits [B, S, V] after the nodes of the last pass, and let them keep the feature that each
-        slot's law is from. path, source: see Foresight."""
+        slot's distribution is from. path, source: see Foresight."""
         logits: Tensor = self.draft.continue_tree(evaluated)
         self.draft.keep(evaluated, source)
         return logits
@@ -60,8 +60,8 @@ def mtj_heads(
     unsure: Annotated[float, Interval(gt=0, le=100)] = 0.9,
     doubt: Annotated[float, Interval(ge=0, le=1)] = 0.6,
 ) -> Iterator[Step]:
-    """Run `mtj` with heads that predict how laws change with the token before them: after a correction, and on each
-    branch. A head sees one token and one feature of the target, so that no second network runs over the window.
+    """Run `mtj` with heads that predict how distributions change with the token before them: after a correction, and on
+    each branch. A head sees one token and one feature of the target, so that no second network runs over the window.
 
     window, branches, depth, ranks  as in `mtj`
     rounds                          calls of the heads over the window between two passes of the target

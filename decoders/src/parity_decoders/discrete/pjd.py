@@ -1,4 +1,4 @@
-"""Parallel Jacobi decoding: rows of the picture side by side, each with a window of drafts that are verified."""
+"""Parallel Jacobi decoding: rows of the image side by side, each with a window of drafts that are verified."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
@@ -14,7 +14,7 @@ from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import FINAL, TokenModel, TreePass
 from parity_decoders.sequence_buffer import find_end, release_rows
 from parity_decoders.steps import Step
-from parity_decoders.verification import draw_correction, make_law, probability, race
+from parity_decoders.verification import draw_correction, make_probs, probability, sample_token
 
 CLAIM = "lossless"
 ORIGIN = "account"
@@ -24,9 +24,9 @@ SOURCE = "Liao et al. 2026 (PJD, arXiv 2606.05703), as others describe it and as
 
 
 class Slots(NamedTuple):
-    """The slots of a pass: the windows of the rows of the picture, one after the other, [B, S] each."""
+    """The slots of a pass: the windows of the rows of the image, one after the other, [B, S] each."""
 
-    row: Tensor  # of the picture
+    row: Tensor  # of the image
     offset: Tensor  # how far a slot is after the first of its window
     position: Tensor  # L for a slot that is not used
     target: Tensor  # the position that its token is written to; L for a slot that is only fed
@@ -34,10 +34,10 @@ class Slots(NamedTuple):
     top: Tensor  # [B, 1] the topmost row that is not done
 
 
-class Picture:
-    """What is done of the pictures of a batch, and the drafts of what is not. Position L stands for none."""
+class ImageState:
+    """What is done of the images of a batch, and the drafts of what is not. Position L stands for none."""
 
-    laws: Tensor  # [B, L + 1, V] the law that a position's draft was drawn from; not before the first pass
+    probs: Tensor  # [B, L + 1, V] the distribution that a position's draft was drawn from; not before the first pass
 
     def __init__(self, model: TokenModel, start: Tensor, is_raster: bool):
         """Start after the prompts' last tokens `start` [B]. is_raster: see `pjd`, commit."""
@@ -92,48 +92,49 @@ class Picture:
 
     def make_drafts(self, slots: Slots, random: Tensor, e: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draft each slot: as the last pass left it, else a `random` token [B, S] or, by exponentials e [B, S, V], a
-        draw from the law of the position above. Also returns which are random [B, S] bool."""
+        draw from the distribution of the position above. Also returns which are random [B, S] bool."""
         position = slots.position
         is_random = ~self.has_draft.gather(1, position)
         draft = torch.where(is_random, random, self.line.gather(1, position + 1))
-        if e is not None and hasattr(self, "laws"):
+        if e is not None and hasattr(self, "probs"):
             width, first = self.grid.look_up(position)
             above = (position - width).clamp(min=0)
             copied = is_random & self.has_draft.gather(1, above) & (position - width >= first)
             copied &= self.forced[position] < 0
-            law, law_above = (self.laws[self.image, i] for i in (position, above))
-            self.laws[self.image, position] = law = torch.where(copied[..., None], law_above, law)
-            draft = torch.where(copied, race(law, e), draft)
+            probs, probs_above = (self.probs[self.image, i] for i in (position, above))
+            self.probs[self.image, position] = probs = torch.where(copied[..., None], probs_above, probs)
+            draft = torch.where(copied, sample_token(probs, e), draft)
             is_random &= ~copied
         draft = torch.where(self.forced[position] >= 0, self.forced[position], draft)
         self.line.scatter_(1, slots.target + 1, draft)
         return self.line.gather(1, position + 1), is_random
 
-    def compute_laws(self, slots: Slots, draft: Tensor, is_random: Tensor) -> tuple[Tensor, Tensor, TreePass]:
+    def compute_probs(self, slots: Slots, draft: Tensor, is_random: Tensor) -> tuple[Tensor, Tensor, TreePass]:
         """Compute the distributions p [B, S, V] of all slots in one pass, in which the rows are branches of a tree,
         whose first nodes are tokens that are done. Also returns q, those of the drafts, and what `keep` takes."""
         row, offset, position, _, n, top = slots
-        # a slot's law follows the token before it, for which, before a row's first, the last one done above stands in
+        # a slot's distribution follows the token before it, for which, before a row's first, the last one done above
+        # stands in
         stands_in = (row > top) & (position == self.first[row]) & (self.forced[position - 1] < 0)
         last_above = (self.first + self.count).gather(1, (row - 1).clamp(min=0))
         feed = self.line.gather(1, torch.where(stands_in, last_above, position))
         is_root = (offset < n.gather(1, row)) & ((offset == 0) | (row < top))
         parents = torch.where(is_root, FINAL, torch.arange(row.shape[1], device=row.device) - 1)
         evaluated = self.model.tree(feed, position - 1, parents)
-        p = make_law(evaluated.logits)
-        if not hasattr(self, "laws"):
-            self.laws = p.new_zeros(*self.has_draft.shape, p.shape[-1])
-        q = torch.where(is_random[..., None], one_hot(draft, p.shape[-1]), self.laws[self.image, position])
+        p = make_probs(evaluated.logits)
+        if not hasattr(self, "probs"):
+            self.probs = p.new_zeros(*self.has_draft.shape, p.shape[-1])
+        q = torch.where(is_random[..., None], one_hot(draft, p.shape[-1]), self.probs[self.image, position])
         return p, q, evaluated
 
     def advance(
-        self, slots: Slots, evaluated: TreePass, tokens: Tensor, laws: Tensor, final: Tensor, n_done: Tensor
+        self, slots: Slots, evaluated: TreePass, tokens: Tensor, probs: Tensor, final: Tensor, n_done: Tensor
     ) -> Step:
         """Write the tokens of a pass, let the model keep the final ones, and advance the rows. See `verify`."""
         row, offset, position, target, n, top = slots
         L = self.model.length
         self.line.scatter_(1, target + 1, tokens)
-        self.laws[self.image, target] = laws
+        self.probs[self.image, target] = probs
         self.has_draft.scatter_(1, target, True)
         self.has_draft[:, L] = False
         # a slot's node is the token before it
@@ -152,13 +153,14 @@ class Picture:
 def verify(
     slots: Slots, draft: Tensor, p: Tensor, q: Tensor, e: Tensor, u: Tensor | None, reuse: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Verify drafts [B, S] of laws q by p [B, S, V], with uniforms u [B, S] as in `sjd`, else by whether they win the
-    races with exponentials e [B, S, V]. reuse: see `pjd`, rejected. Returns tokens [B, S], the laws that they are from
-    [B, S, V], which of them are final [B, S] bool, and how many tokens of each row are now done [B, R]."""
+    """Verify drafts [B, S] of distributions q by p [B, S, V], with uniforms u [B, S] as in `sjd`, else by whether they
+    win the draws with exponentials e [B, S, V]. reuse: see `pjd`, rejected. Returns tokens [B, S], the distributions
+    that they are from [B, S, V], which of them are final [B, S] bool, and how many tokens of each row are now done [B,
+    R]."""
     row, offset, _, _, n, top = slots
     size = n.gather(1, row)  # of the slot's window
     is_top, was_fed = row == top, offset + 1 < size
-    fresh = race(p, e)
+    fresh = sample_token(p, e)
     accepted = fresh == draft if u is None else u * probability(q, draft) < probability(p, draft)
     accepted &= (offset < size) & (is_top | was_fed & (row > top))
     n_accepted = n.scatter_reduce(1, row, torch.where(accepted, size, offset), "amin")
@@ -173,8 +175,8 @@ def verify(
     if reuse:
         likely = probability(p, draft) > probability(q, draft) / 2
         stays = run | likely & (offset > n_accepted.gather(1, row)) & (is_top | was_fed)
-    laws = torch.where((stays & ~run)[..., None], q, p)
-    return torch.where(stays, draft, fresh), laws, final | run, n_done
+    probs = torch.where((stays & ~run)[..., None], q, p)
+    return torch.where(stays, draft, fresh), probs, final | run, n_done
 
 
 @torch.inference_mode()
@@ -197,31 +199,37 @@ def pjd(
     commit    "rows": as described. Drafts are verified as in `sjd`, row by row, and those accepted are final; the
               topmost open row also corrects its first rejected draft. A token does not see the rest of the row above,
               which is what is lossy. "raster": only the window at the first open token makes tokens final, and it runs
-              on into the next row; what lower rows accept stays a draft. Each position has one race in all passes, so
+              on into the next row; what lower rows accept stays a draft. Each position has one draw in all passes, so
               the tokens are those of `ar` under the same noise
     rejected  with "rows", the drafts after the first rejected one of a row. "redraw": they are drawn anew from p.
-              "reuse": where p / q is above a half they stay, with the law they were drawn from, as in the released code
-    init      drafts of slots new in a window: random tokens, or draws from the law predicted for the position above
+              "reuse": where p / q is above a half they stay, with the distribution they were drawn from, as in the
+              released code
+    init      drafts of slots new in a window: random tokens, or draws from the distribution predicted for the position
+              above
 
     The first token of a row follows the last of the row above. If the grammar does not force that one, the last token
     done in the row above takes its place until it is done.
     """
     V, positions = model.vocab, torch.arange(model.length + 1, device=start.device)[None]
-    races = noise.exponential("sample", positions, V) if commit == "raster" else None
-    picture = Picture(model, start, commit == "raster")
-    n_numbers = len(picture.rows) * (window + picture.grid.find_widest())  # of a pass; no two passes share one
+    exponentials = noise.exponential("sample", positions, V) if commit == "raster" else None
+    image = ImageState(model, start, commit == "raster")
+    n_numbers = len(image.rows) * (window + image.grid.find_widest())  # of a pass; no two passes share one
     step = 0
-    while (slots := picture.lay_out_windows(window, ahead)) is not None:
+    while (slots := image.lay_out_windows(window, ahead)) is not None:
         number = (torch.arange(slots.row.shape[1], device=start.device) + step * n_numbers)[None]
-        e = noise.exponential("sample", number, V) if races is None else races[picture.image, slots.position]
+        e = (
+            noise.exponential("sample", number, V)
+            if exponentials is None
+            else exponentials[image.image, slots.position]
+        )
         e_draft = None
         if init == "sample_above":
-            e_draft = noise.exponential("draft race", number, V) if races is None else e
+            e_draft = noise.exponential("draft race", number, V) if exponentials is None else e
         random = (noise.uniform("draft", number) * V).long().clamp(max=V - 1)
-        draft, is_random = picture.make_drafts(slots, random, e_draft)
-        p, q, evaluated = picture.compute_laws(slots, draft, is_random)
-        u = noise.uniform("accept", number) if races is None else None
-        yield picture.advance(slots, evaluated, *verify(slots, draft, p, q, e, u, rejected == "reuse"))
+        draft, is_random = image.make_drafts(slots, random, e_draft)
+        p, q, evaluated = image.compute_probs(slots, draft, is_random)
+        u = noise.uniform("accept", number) if exponentials is None else None
+        yield image.advance(slots, evaluated, *verify(slots, draft, p, q, e, u, rejected == "reuse"))
         if start.device.type == "cpu" and not getattr(model, "static", False):
-            release_rows(model, (picture.count >= picture.size).all(1).numpy())
+            release_rows(model, (image.count >= image.size).all(1).numpy())
         step += 1

@@ -35,13 +35,13 @@ def sjd(
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
     random: Literal["point", "uniform"] = "point",
 ) -> Iterator[Step]:
-    """Verify the window's drafts in each pass, left to right, against the laws they were drawn from, and redraw those
-    that are not accepted.
+    """Verify the window's drafts in each pass, left to right, against the distributions they were drawn from, and
+    redraw those that are not accepted.
 
     window     W, the number of tokens decoded per pass
     init       drafts of slots new in the window: uniformly random tokens; the token to the left or above, repeated; or
-               a draw from the law predicted for the position to the left or above. Where that position does not exist:
-               random.
+               a draw from the distribution predicted for the position to the left or above. Where that position does
+               not exist: random.
     refine     False draws all unaccepted slots anew by `init` instead of from p (eq. 3 off; the paper's fig. 14)
     tolerance  added to every acceptance probability: what relaxing without care costs. 0 is exact.
     random     what a random draft is verified against: itself, so that it is accepted with the token's probability p,
@@ -52,8 +52,8 @@ def sjd(
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
-        p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
-        tokens, n_kept = verify(p, q, draft, point, u, slots.draw_races(), tolerance)
+        p, u = slots.compute_probs(draft), slots.draw_uniforms("accept")
+        tokens, n_kept = verify(p, q, draft, point, u, slots.draw_exponentials(), tolerance)
         return slots.advance(tokens, n_kept, p)
 
     return slots.repeat(run_pass)

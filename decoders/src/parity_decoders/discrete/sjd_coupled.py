@@ -11,7 +11,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import count_leading, probability, race, transport
+from parity_decoders.verification import count_leading, probability, sample_token, transport
 from parity_decoders.window import Window
 
 CLAIM = "lossless"
@@ -19,7 +19,10 @@ MARK = "stored distribution of maximal coupling corrected by us"
 REFILLS = True
 EXACT_WITH = {"store": "p", "correct": "residual"}
 COUPLED_WITH = {"coupling": "gumbel"}
-SOURCE = "So et al. 2025 (speculative coupled decoding: MC-SJD, GS), with the stored law corrected; warm: this project"
+SOURCE = (
+    "So et al. 2025 (speculative coupled decoding: MC-SJD, GS), with the stored distribution corrected; warm: this"
+    " project"
+)
 
 
 @torch.inference_mode()
@@ -35,17 +38,18 @@ def sjd_coupled(
     store: Literal["p", "q"] = "p",
     correct: Literal["residual", "p"] = "residual",
 ) -> Iterator[Step]:
-    """Move the window's drafts in each pass from their laws q to the new laws p, changing as few tokens as possible.
+    """Move the window's drafts in each pass from their distributions q to the new distributions p, changing as few
+    tokens as possible.
 
     window    W, tokens per pass
-    coupling  "gumbel": one race per position in all passes, so the tokens are those of `ar` under the same noise.
+    coupling  "gumbel": one draw per position in all passes, so the tokens are those of `ar` under the same noise.
               "maximal": every draft, also after a rejection, is kept with probability min(1, p / q) and otherwise
               redrawn from the residual
     init      as in `sjd`
-    warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
-              noise
-    store     the law remembered for a draft that was kept under maximal coupling: p, or the old q, as released, which
-              is biased
+    warm      after the first pass, draft every slot from the distribution at the frontier, since the others were
+              computed on noise
+    store     the distribution remembered for a draft that was kept under maximal coupling: p, or the old q, as
+              released, which is biased
     correct   under maximal coupling, what replaces the first rejected draft: a draw from the residual or, as released
               without maximal coupling, one from p, as for all drafts after it, which is biased
     """
@@ -55,12 +59,12 @@ def sjd_coupled(
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
-        p, e = slots.compute_law(draft), slots.draw_races()
+        p, e = slots.compute_probs(draft), slots.draw_exponentials()
         own = p
         if shared:
-            tokens = race(p, e)
+            tokens = sample_token(p, e)
         elif correct == "p":
-            fresh = race(p, e)
+            fresh = sample_token(p, e)
             u = slots.draw_uniforms("accept")
             stays = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
             tokens = torch.where(stays.cumprod(-1) > 0, draft, fresh)

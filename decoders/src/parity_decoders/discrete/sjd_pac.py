@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
     parents: Tensor  # [S]
     offset: Tensor  # [S]
-    chain: Tensor  # [W] the nodes after which the slots' laws are taken if all drafts hold
+    chain: Tensor  # [W] the nodes after which the slots' distributions are taken if all drafts hold
     first: list[int]  # node of each offset, 0 to D + 1
 
 
@@ -46,8 +46,8 @@ def make_layout(K: int, D: int, W: int) -> Layout:
 
 
 def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
-    """Draw K candidates [B, D, K] of each slot: its draft [B, D], then draws from the rest of its law q [B, D, V]
-    without replacement; of a `point` [B, D] draft there is no rest. Also returns [B, D, K] bool which candidates
+    """Draw K candidates [B, D, K] of each slot: its draft [B, D], then draws from the rest of its distribution q [B, D,
+    V] without replacement; of a `point` [B, D] draft there is no rest. Also returns [B, D, K] bool which candidates
     exist."""
     rest = torch.where(point[..., None], 0, q.scatter(-1, draft[..., None], 0))
     ranked = (rest / exponential).topk(K - 1)
@@ -95,8 +95,8 @@ def sjd_pac(
     slot: a tree, then a chain.
 
     window    W, slots of a pass
-    branches  K, candidates a slot: the draft, then draws from its law without replacement. 1 is `sjd_coupled` with
-              maximal coupling
+    branches  K, candidates a slot: the draft, then draws from its distribution without replacement. 1 is `sjd_coupled`
+              with maximal coupling
     depth     D, slots with candidates; K + K^2 + ... + K^D nodes
     init      as in `sjd`
     warm      as in `sjd_coupled`
@@ -112,19 +112,19 @@ def sjd_pac(
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
         u = slots.draw_uniforms("accept")
-        e = slots.draw_races()
+        e = slots.draw_exponentials()
         index = slots.index[:, :D]
         tried, valid = draw_candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
         levels = [tried[:, d].repeat(1, K**d) for d in range(D)]
         tree = Tree(slots.line, torch.cat([*levels, draft[:, D:-1]], 1), parents, offset)
         p, evaluated = tree.evaluate()
-        law = p[:, chain]
-        tokens, _ = transport(law, q, draft, point, u, e)  # along the chain every draft moves to its new law
+        probs = p[:, chain]
+        tokens, _ = transport(probs, q, draft, point, u, e)  # along the chain every draft moves to its new distribution
         # These numbers are below 0, where no candidate's number is, so that draws are independent.
         uniforms = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - numbers)], -1)
         path, accepted = accept_candidates(p, q, tried, valid, point, uniforms, e, first)
         tokens[:, :D] = torch.where(path[:, :-1] >= 0, accepted, tokens[:, :D])
-        # The slot after the tree is moved to its law after the accepted leaf, if that is not on the chain.
+        # The slot after the tree is moved to its distribution after the accepted leaf, if that is not on the chain.
         leaf = path[:, -1]
         moved, _ = transport(p[rows, leaf.clamp(min=0)], q[:, D], draft[:, D], point[:, D], u[:, D], e[:, D])
         tokens[:, D] = torch.where((leaf >= 0) & (leaf != first[D]), moved, tokens[:, D])
@@ -133,6 +133,6 @@ def sjd_pac(
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(evaluated, nodes)
         n_kept = (path >= 0).sum(1) + holds.sum(1)
-        return slots.advance(tokens, n_kept, law, nodes=tree.count_evaluated())
+        return slots.advance(tokens, n_kept, probs, nodes=tree.count_evaluated())
 
     return slots.repeat(run_pass)

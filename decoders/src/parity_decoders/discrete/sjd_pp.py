@@ -22,10 +22,11 @@ SOURCE = "Teng et al. 2025 (arXiv 2512.07503), eq. 6, as others describe it; law
 
 
 def reuse(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, tau: float, law: str) -> tuple[Tensor, Tensor]:
-    """Decide which drafts [B, W] are likely enough to be kept; also returns the law [B, W, V] stored for each slot.
+    """Decide which drafts [B, W] are likely enough to be kept; also returns the distribution [B, W, V] stored for each
+    slot.
 
-    A draft x ~ q is kept if p(x) / q(x) > tau (eq. 6), else a draw from p takes its place. So its law is
-    q 1[p > tau q] + p sum(q 1[p <= tau q]), and not p. Point drafts have no such law: "drawn" redraws them.
+    A draft x ~ q is kept if p(x) / q(x) > tau (eq. 6), else a draw from p takes its place. So its distribution is
+    q 1[p > tau q] + p sum(q 1[p <= tau q]), and not p. Point drafts have no such distribution: "drawn" redraws them.
     """
     if law == "printed":
         return probability(p, draft) > tau * torch.where(point, 1, probability(q, draft)), p
@@ -45,21 +46,21 @@ def sjd_pp(
     law: Literal["printed", "drawn"] = "printed",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
-    """Decode like `sjd`, by a window of drafts, but keep drafts after the first rejected one if the new law finds them
-    likely.
+    """Decode like `sjd`, by a window of drafts, but keep drafts after the first rejected one if the new distribution
+    finds them likely.
 
     window  W, tokens per pass
     tau     a draft is kept if p / q exceeds it: 0 keeps all that are possible, a large value none, which is `sjd`
-    law     the law stored for a slot after the correction. "printed": p, also for a kept draft, which is biased.
-            "drawn": the law that the token in the slot really has, which is exact
+    law     the distribution stored for a slot after the correction. "printed": p, also for a kept draft, which is
+            biased. "drawn": the distribution that the token in the slot really has, which is exact
     init    as in `sjd`
     """
     slots = Window(model, start, noise, window, init, stores="p" if law == "printed" else "own")
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
-        p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
-        tokens, n_kept = verify(p, q, draft, point, u, slots.draw_races())
+        p, u = slots.compute_probs(draft), slots.draw_uniforms("accept")
+        tokens, n_kept = verify(p, q, draft, point, u, slots.draw_exponentials())
         likely, own = reuse(p, q, draft, point, tau, law)
         after_correction = torch.arange(window, device=p.device) >= n_kept[:, None]
         return slots.advance(torch.where(after_correction & likely, draft, tokens), n_kept, p, own)

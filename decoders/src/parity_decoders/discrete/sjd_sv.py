@@ -12,7 +12,7 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import accept_block, finish, probability, race
+from parity_decoders.verification import accept_block, finish, probability, sample_token
 from parity_decoders.window import Window
 
 CLAIM = "lossless"
@@ -48,7 +48,7 @@ def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
 
 def verify_block(p: Tensor, q: Tensor, draft: Tensor, past: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Run `accept_block` on a window of drafts, without those `past` [B, W] bool the row's end, and with an empty slot
-    added after them. Returns accepted [B, W] bool and scaled laws [B, W, V]."""
+    added after them. Returns accepted [B, W] bool and scaled distributions [B, W, V]."""
     p, q, draft, u = (torch.cat([x, x[:, -1:]], 1) for x in (p, q, draft, u))
     accepted, scaled = accept_block(p, q, draft, pad(past, (0, 1), value=True), u)
     return accepted[:, :-1], scaled[:, :-1]
@@ -77,9 +77,9 @@ def sjd_sv(
 
     def run_pass() -> Step:
         draft, q, point = slots.make_drafts()
-        p = slots.compute_law(draft)
+        p = slots.compute_probs(draft)
         u = slots.draw_uniforms("accept")
-        e = slots.draw_races()
+        e = slots.draw_exponentials()
         q = torch.where(point[..., None], one_hot(draft, p.shape[-1]), q)
         past = slots.positions >= slots.line.end  # a joint test reads no slot past the row's end
         if verify == "suffix":
@@ -88,7 +88,7 @@ def sjd_sv(
             scaled = p
         else:
             accepted, scaled = verify_block(p, q, draft, past, u)
-        tokens, n_kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)
+        tokens, n_kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, sample_token(p, e), e)
         return slots.advance(tokens, n_kept, p)
 
     return slots.repeat(run_pass)

@@ -1,4 +1,4 @@
-"""VVS: a drafter's tree of which some are taken without being verified, and post-verification that mends what the
+"""VVS: a drafter's tree of which some are taken without being verified, and post-verification that fixes what the
 target missed."""
 
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from parity_decoders.counts import Counts
 from parity_decoders.noise import Noise
 from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import DraftedModel, TreePass
-from parity_decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
+from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import Candidates, Tree, count_sequences, find_leaves, find_likeliest, trace_path
-from parity_decoders.verification import Descent, descend, find_look_alikes, is_idle_on_cpu, race
+from parity_decoders.verification import Descent, descend, find_look_alikes, is_idle_on_cpu, sample_token
 
 CLAIM = "lossy"
 REFILLS = True
@@ -104,8 +104,8 @@ def replace_path(
     n = ((verified.path >= 0).sum(1) - 1).minimum((likely >= 0).sum(1))[:, None]
     is_replaced = torch.arange(likely.shape[1], device=n.device) < n
     path = torch.cat([verified.path[:, :1], torch.where(is_replaced, likely + first, -1)], 1)
-    law = p[torch.arange(len(p), device=n.device)[:, None], path.gather(1, n)]
-    drawn = race(law, exponential.gather(1, n[..., None].expand(-1, 1, p.shape[-1])))
+    probs = p[torch.arange(len(p), device=n.device)[:, None], path.gather(1, n)]
+    drawn = sample_token(probs, exponential.gather(1, n[..., None].expand(-1, 1, p.shape[-1])))
     tokens = torch.cat([tree.tokens.gather(1, path[:, 1:].clamp(min=0)), drawn], 1)
     return Descent(path, tokens.scatter(1, n, drawn))
 
@@ -166,7 +166,7 @@ def vvs(
     """
     line = SequenceBuffer(model, start, 2 * depth + 3)
     look_alikes = find_look_alikes(model.codebook, k)
-    exponential = make_races(line, noise)
+    exponential = make_exponentials(line, noise)
     uniform = make_trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
     G = 0 if schedule == "off" else depth  # the most tokens that a pass takes unverified

@@ -1,4 +1,4 @@
-"""ZipAR: rows of the picture decoded side by side, each some tokens behind the one above."""
+"""ZipAR: rows of the image decoded side by side, each some tokens after the one above."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -12,7 +12,7 @@ from parity_decoders.grid import find_grid
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import make_law, race
+from parity_decoders.verification import make_probs, sample_token
 
 CLAIM = "lossy"
 SOURCE = "He et al. 2025 (ZipAR), with a fixed window s, here `ahead`; the window that adapts by rejection is not in it"
@@ -75,9 +75,9 @@ def zipar(
         active = [r for r in range(n_started) if head[r] < end[r]]
         positions = torch.tensor(feed, device=device).expand(len(start), -1)
         logits = model.logits(line.gather(1, positions + 1), positions)
-        p = make_law(logits[:, [feed.index(head[r] - 1) for r in active]])
+        p = make_probs(logits[:, [feed.index(head[r] - 1) for r in active]])
         drawn_positions = torch.tensor([head[r] for r in active], device=device)
-        line[:, drawn_positions + 1] = race(p, noise.exponential("sample", drawn_positions[None], model.vocab))
+        line[:, drawn_positions + 1] = sample_token(p, noise.exponential("sample", drawn_positions[None], model.vocab))
         next_head = {r: find_choice(head[r] + 1, end[r]) for r in active}
         unfed = {n for r in active for n in range(head[r], next_head[r])}
         head = [next_head.get(r, n) for r, n in enumerate(head)]

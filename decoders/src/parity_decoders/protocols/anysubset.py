@@ -18,18 +18,18 @@ class Infilling(NamedTuple):
 
 
 class AnySubsetModel(Protocol):
-    """A network that gives the law of any position given any subset of the others."""
+    """A network that gives the distribution of any position given any subset of the others."""
 
     vocab: int  # V, with the mask, which has probability 0 and never occurs in a finished text
     mask: int  # the token for "unknown"
 
-    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V] in one pass: tokens, order [B, N], n_prompt [B], ranks, n_seen [B, S].
+    def probs(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute distributions [B, S, V] in one pass: tokens, order [B, N], n_prompt [B], ranks, n_seen [B, S].
 
-        The law of the token of rank ranks[b, s] is conditioned on the ranks below n_seen[b, s]. The first `n_prompt`
-        ranks, the prompt, see one another; each later rank sees those before it. A draft has n_seen = n for all ranks,
-        a joint density n_seen = ranks (Eq. 6). A rank may occur with several `n_seen`; slots with a rank of N or more
-        have no meaning.
+        The distribution of the token of rank ranks[b, s] is conditioned on the ranks below n_seen[b, s]. The first
+        `n_prompt` ranks, the prompt, see one another; each later rank sees those before it. A draft has n_seen = n for
+        all ranks, a joint density n_seen = ranks (Eq. 6). A rank may occur with several `n_seen`; slots with a rank of
+        N or more have no meaning.
         """
         ...
 

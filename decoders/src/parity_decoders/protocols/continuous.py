@@ -1,9 +1,9 @@
 """What a continuous autoregressive model is to a decoder.
 
 Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *rank* i is the i-th
-position of the order. A *condition* is what a model computes from the known tokens for one rank to come; a *law* is
-the distribution over that rank's token, which a model's head makes of a condition. Both are computed in batches: rows
-b, and n ranks of each row.
+position of the order. A *condition* is what a model computes from the known tokens for one rank to come; a
+*distribution* is the distribution over that rank's token, which a model's head makes of a condition. Both are computed
+in batches: rows b, and n ranks of each row.
 """
 
 import math
@@ -21,8 +21,8 @@ LOG_2PI = math.log(2 * math.pi)
 PathNoise = Callable[[int], Tensor]
 
 
-class TokenLaws(Protocol):
-    """Laws of N tokens."""
+class TokenDistributions(Protocol):
+    """Distributions of N tokens."""
 
     @property
     def log_sigma(self) -> Tensor:
@@ -34,7 +34,7 @@ class TokenLaws(Protocol):
         ...
 
     def propose(self, path: PathNoise) -> Tensor:
-        """Draw [N, D] from the law of `log_density`: `sample`, except where a sampler adds no last noise."""
+        """Draw [N, D] from the distribution of `log_density`: `sample`, except where a sampler adds no last noise."""
         ...
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
@@ -42,8 +42,8 @@ class TokenLaws(Protocol):
         (released code has 42; a closed form allows only 1 and raises DecodingError for others)."""
         ...
 
-    def rows(self, which: Tensor) -> "TokenLaws":
-        """Select the laws of the tokens `which` [M], indices."""
+    def rows(self, which: Tensor) -> "TokenDistributions":
+        """Select the distributions of the tokens `which` [M], indices."""
         ...
 
 
@@ -64,8 +64,8 @@ class Affine(NamedTuple):
 
 
 class Chain(Protocol):
-    """Laws of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} given x_i for i = T .. 1; the token is
-    x_0.
+    """Distributions of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} given x_i for i = T .. 1; the
+    token is x_0.
 
     `predict` calls the network; `gaussian` is arithmetic. Both take one point of each token, [N], or K points, [N, K],
     at steps i: a number, or one for each point.
@@ -106,7 +106,7 @@ class ContinuousModel(Protocol):
 
     length: int  # L
     dim: int  # D
-    steps: int  # T: a law reads path(0) .. path(T)
+    steps: int  # T: a distribution reads path(0) .. path(T)
     raster: bool  # whether it decodes in raster order only
 
     def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> Any:
@@ -115,12 +115,12 @@ class ContinuousModel(Protocol):
         the n ranks of a row are drawn together."""
         ...
 
-    def law(self, condition: Any, path: PathNoise) -> TokenLaws:
-        """Compute the laws of what `conditions` gave, in one batch."""
+    def distribution(self, condition: Any, path: PathNoise) -> TokenDistributions:
+        """Compute the distributions of what `conditions` gave, in one batch."""
         ...
 
     def chain(self, condition: Any) -> Chain:
-        """Make the same laws step by step, for decoders that shorten the walk."""
+        """Make the same distributions step by step, for decoders that shorten the walk."""
         ...
 
     def take(self, rows: Tensor) -> "ContinuousModel":

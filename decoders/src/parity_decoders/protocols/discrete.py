@@ -26,7 +26,7 @@ class TokenModel(Protocol):
 
     vocab   number of tokens, V
     length  positions to decode, L (0-based; -1 is the last token of the prompt)
-    width   positions in a row of the picture, line separators included
+    width   positions in a row of the image, line separators included
     forced  [L] int64: the token that the grammar forces at a position, or -1 where the model chooses
 
     Some methods also need:
@@ -49,13 +49,13 @@ class TokenModel(Protocol):
     forced: Tensor
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute logits [B, S, V] of the laws at positions + 1, given `tokens` at positions [B, S] and the tokens fed
-        before.
+        """Compute logits [B, S, V] of the distributions at positions + 1, given `tokens` at positions [B, S] and the
+        tokens fed before.
 
         Tokens are stored by position and replaced when fed again, so rolling back costs nothing. A query sees positions
         up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A hole is a
         position before a query's that was never fed. Its content changes nothing: a network masks it; `TabularModel`,
-        whose laws have no gaps, reads token 0.
+        whose distributions have no gaps, reads token 0.
         """
         ...
 
@@ -65,7 +65,7 @@ class TokenModel(Protocol):
         Node s follows node parents[b, s] < s of this call or, if that is -1 or FINAL, the stored tokens before its
         position. The first node must be of the latter kind, at the first open position less one or before it. FINAL
         says that the node's token is final: all nodes whose first ancestor is after it see it, in place of what is
-        stored at its position. Nothing is stored until `keep`. Nodes past a row's end have arbitrary laws.
+        stored at its position. Nothing is stored until `keep`. Nodes past a row's end have arbitrary distributions.
         """
         ...
 
@@ -83,8 +83,8 @@ class Drafter(Protocol):
         ...
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """Compute logits [B, S, V] of the laws at positions + 1 from final tokens at positions [B, S], each with the
-        feature that the target has of position `sources` [B, S] (fresh: positions - 1; an older one is stale).
+        """Compute logits [B, S, V] of the distributions at positions + 1 from final tokens at positions [B, S], each
+        with the feature that the target has of position `sources` [B, S] (fresh: positions - 1; an older one is stale).
 
         Tokens are stored by position, like the target's. The last slot is the last final token; a new tree begins below
         it.
@@ -112,8 +112,8 @@ class Heads(Protocol):
         ...
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Compute logits [B, S, V] of the laws at positions + 1, from tokens at positions [B, S] and the features
-        stored before them."""
+        """Compute logits [B, S, V] of the distributions at positions + 1, from tokens at positions [B, S] and the
+        features stored before them."""
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ A module declares literals, which the rules read without importing it (`parity.e
     WHEN      "always"; "coupled": cells that must return plain decoding's tokens; "drafted": methods with drafts, of
               tokens or of steps, and controls
     READS     some of "shards", "inputs", "checkpoint", "features" (of the cell), "baseline" (shards and features of the
-              reference cell), "reference" (pictures that quality is compared with)
-    WRITES    ("laws",) if it also writes what the target gave the cell's tokens (--laws FILE), else ()
+              reference cell), "reference" (images that quality is compared with)
+    WRITES    ("probs",) if it also writes what the target gave the cell's tokens (--laws FILE), else ()
     SETTINGS  keys of the section `equality` (and `forced`, `conditions` of `continuous`) that it reads beside `alpha`,
               which every layer's rows have
 
@@ -39,8 +39,8 @@ class CellFiles:
     input_files: list[Path] = field(default_factory=list)
     checkpoint: Path | None = None
     baseline_folder: Path | None = None  # folder of the reference cell, plain decoding
-    reference_file: Path | None = None  # features of the pictures that quality is compared with
-    laws_file: Path | None = None  # where `write_laws` writes what the target gave the cell's tokens
+    reference_file: Path | None = None  # features of the images that quality is compared with
+    probs_file: Path | None = None  # where `write_probs` writes what the target gave the cell's tokens
     device: str = "cpu"
     extra_entries: dict[str, Any] = field(default_factory=dict)  # for the layer's JSON file
 
@@ -87,9 +87,9 @@ class CellFiles:
         assert self.reference_file is not None, "--reference"
         return read_arrays(self.reference_file)
 
-    def write_laws(self, **arrays: np.ndarray) -> None:
-        assert self.laws_file is not None, "--laws"
-        write_arrays(self.laws_file, **arrays)
+    def write_probs(self, **arrays: np.ndarray) -> None:
+        assert self.probs_file is not None, "--laws"
+        write_arrays(self.probs_file, **arrays)
 
 
 def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Models whose law is known, one module for each kind of decoder: what the exact layer draws from.
+"""Models whose distribution is known, one module for each kind of decoder: what the exact layer draws from.
 
 A module of this folder has, for its kind,
 
@@ -32,14 +32,14 @@ from parity_decoders.noise import Noise, counted_noise
 from parity.base.errors import ParityError
 
 Decoder = Callable[..., Iterator[Any]]
-CHUNK = 8192  # number of rows decoded at once; the tensors of so many stay in the processor's cache
+CHUNK = 8192  # number of rows decoded at once; the tensors of this many stay in the processor's cache
 
 
 class Enumerated:
     """A target whose outcomes are all listed: draws are their numbers (codes), first token most significant."""
 
     name: str
-    law: Any  # [K] probabilities of the outcomes, by code
+    probs: Any  # [K] probabilities of the outcomes, by code
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -70,7 +70,7 @@ class Enumerated:
                 noise = counted_noise(key, range(first, min(first + CHUNK, n)), dtype)
                 code = self.decode_codes(decoder, noise, options)
                 if strict:
-                    check_support(self.law, *self.shape, code)
+                    check_support(self.probs, *self.shape, code)
                 return code
 
         torch.set_num_threads(1)  # torch gets one thread, as its tensors are small; chunks run side by side instead
@@ -78,7 +78,7 @@ class Enumerated:
             return np.concatenate(list(pool.map(draw_chunk, range(0, n, CHUNK))))
 
     def make_rows(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
-        return make_code_rows(layer, self.name, drawn, self.law, *self.shape, seed=seed, draws=draws)
+        return make_code_rows(layer, self.name, drawn, self.probs, *self.shape, seed=seed, draws=draws)
 
 
 @contextmanager
@@ -90,12 +90,13 @@ def prefix_errors(model: str) -> Iterator[None]:
         raise ParityError(f"model {model} {error}") from error
 
 
-def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
-    """Raise ParityError, naming row and position, if a sequence of code [B] is impossible under law [vocab^length]."""
-    bad = np.flatnonzero(law[code] == 0)
+def check_support(probs: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
+    """Raise ParityError, naming row and position, if a sequence of code [B] is impossible under probs
+    [vocab^length]."""
+    bad = np.flatnonzero(probs[code] == 0)
     if len(bad):
         tokens = digits(vocab, length)[code[bad[0]]]
-        joint = law.reshape([vocab] * length)
+        joint = probs.reshape([vocab] * length)
         position = next(i for i in range(length) if joint[tuple(tokens[: i + 1])].sum() == 0)
         problem = f"token {tokens[position]} of probability zero was sampled"
         raise ParityError(f"row {bad[0]}, position {position}: {problem}")

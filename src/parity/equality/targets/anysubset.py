@@ -1,8 +1,9 @@
-"""Models of known law for any-subset decoders, with prompts: small ones whose texts are all listed, and long ones.
+"""Models of known distribution for any-subset decoders, with prompts: small ones whose texts are all listed, and long
+ones.
 
-The law is that of the lattice order (Guo & Ermon 2025, Eq. 4). On the "random" targets, as on a network, another order
-is another law. On the "consistent" ones all orders have the same law, so what is rejected there is rejected for its
-arithmetic alone.
+The distribution is that of the lattice order (Guo & Ermon 2025, Eq. 4). On the "random" targets, as on a network,
+another order is another distribution. On the "consistent" ones all orders have the same distribution, so what is
+rejected there is rejected for its arithmetic alone.
 """
 
 import math
@@ -22,13 +23,13 @@ from torch import Tensor
 from parity.decode.anysubset import Filled, record
 from parity.equality.martingale_tests import compute_detectable_z, make_z_row
 from parity.equality.targets import Decoder, Enumerated, make_generator
-from parity.equality.targets.long import Long, Sequences, draw_laws
+from parity.equality.targets.long import Long, Sequences, draw_probs
 from parity.experiment.options import LONGEST
 from parity.models.anysubset import hidden
 from parity.models.anysubset.hidden import LongSubset, Rule, Sharpened, Strided
 from parity.models.anysubset.tabular import (
     TabularAnySubset,
-    compute_joint_law,
+    compute_joint_probs,
     consistent_table,
     encode_rows,
     random_table,
@@ -62,9 +63,10 @@ class Target(Enumerated):
         return make_infilling(tokens, tokens != self.model.mask, self.model.mask, self.model.vocab)
 
     @cached_property
-    def law(self) -> np.ndarray:
-        """Compute the joint law of the missing tokens, by code; the token of the first rank is most significant."""
-        return compute_joint_law(self.model, self.make_start(1))
+    def probs(self) -> np.ndarray:
+        """Compute the joint distribution of the missing tokens, by code; the token of the first rank is most
+        significant."""
+        return compute_joint_probs(self.model, self.make_start(1))
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
         start = self.make_start(len(noise.keys))
@@ -73,9 +75,9 @@ class Target(Enumerated):
 
 
 def draw_flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw logits of laws that depend on the position alone, so that drafts are always right (p == q)."""
-    laws = 1.5 * torch.randn(1, length, vocab, generator=generator, dtype=torch.float64)
-    return laws.expand((vocab + 1) ** length, -1, -1)
+    """Draw logits of distributions that depend on the position alone, so that drafts are always right (p == q)."""
+    probs = 1.5 * torch.randn(1, length, vocab, generator=generator, dtype=torch.float64)
+    return probs.expand((vocab + 1) ** length, -1, -1)
 
 
 MAKES: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], int, int, dict[int, int]]] = {
@@ -108,18 +110,19 @@ class LongTarget(Long):
 
     rule: Rule
     reads_past_end: ClassVar[bool] = True
-    is_joint: bool = True  # whether all orders have one joint law, which also gives those of pairs
+    is_joint: bool = True  # whether all orders have one joint distribution, which also gives those of pairs
 
     @cached_property
     def model(self) -> LongSubset:
         return LongSubset(self.rule)
 
     @cached_property
-    def law(self) -> np.ndarray | None:
-        """Compute the law [N, V, N, V] of every two words; None if orders differ in law or pairs are not tested."""
+    def probs(self) -> np.ndarray | None:
+        """Compute the distribution [N, V, N, V] of every two words; None if orders differ in distribution or pairs are
+        not tested."""
         if not self.is_joint or self.skips_pairs:
             return None
-        return hidden.compute_pair_law(self.rule, self.length).numpy()
+        return hidden.compute_pair_probs(self.rule, self.length).numpy()
 
     @property
     def ends(self) -> Tensor | None:
@@ -127,7 +130,8 @@ class LongTarget(Long):
         return None if self.is_joint else self.length - SHORTER * (torch.arange(self.n) % 3)
 
     def make_start(self, seed: int) -> Infilling:
-        """Draw the prompts of all rows: words of the law at random positions, a function of name and seed alone."""
+        """Draw the prompts of all rows: words of the distribution at random positions, a function of name and seed
+        alone."""
         generator = make_generator(f"prompts of {self.name}", seed)
         u = torch.rand(2, self.n, self.length, generator=generator, dtype=torch.float64)
         rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
@@ -135,10 +139,10 @@ class LongTarget(Long):
         is_known[:, 3] |= ~is_known[:, : self.length // 2].any(1)
         return make_infilling(hidden.draw_texts(rule, u[1]), is_known, self.model.mask, self.model.vocab, self.ends)
 
-    def compute_laws(self, start: Infilling, tokens: Tensor) -> Tensor:
-        """Compute the laws [n, N, V] of words [n, N], each given those of lower ranks."""
+    def compute_probs(self, start: Infilling, tokens: Tensor) -> Tensor:
+        """Compute the distributions [n, N, V] of words [n, N], each given those of lower ranks."""
         ranks = torch.arange(self.length).expand_as(tokens)
-        p = self.model.laws(tokens, start.order, start.begin, ranks, ranks)[..., : self.rule.words]
+        p = self.model.probs(tokens, start.order, start.begin, ranks, ranks)[..., : self.rule.words]
         return p.gather(1, invert_order(start.order)[..., None].expand_as(p))
 
     def record(self, decoder: Decoder, start: Infilling, options: dict[str, Any]) -> Filled:
@@ -148,13 +152,14 @@ class LongTarget(Long):
         return "k" in options
 
     def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor, predictable: bool) -> Sequences:
-        """Compute laws and slots of decoded words [n, N]; mark those of the prompt and behind a row's end as known."""
+        """Compute distributions and slots of decoded words [n, N]; mark those of the prompt and after a row's end as
+        known."""
         rank = invert_order(start.order)
         in_row = rank < start.end[:, None]
         is_known = (rank < start.begin[:, None]) | ~in_row
-        laws = self.compute_laws(start, tokens)
+        probs = self.compute_probs(start, tokens)
         slot = np.take_along_axis(assign_slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
-        return Sequences(torch.where(in_row, tokens, 0).numpy(), laws.numpy(), is_known.numpy(), slot, predictable)
+        return Sequences(torch.where(in_row, tokens, 0).numpy(), probs.numpy(), is_known.numpy(), slot, predictable)
 
     def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
         """Make the rows of the tests of words; for a whole sample with rows of different length, also of the order."""
@@ -164,44 +169,46 @@ class LongTarget(Long):
         return rows
 
 
-def compute_backward_laws(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
-    """Compute the law [n, N, V] of each of `words` [n, N] given those before it and the prompt, if the text had been
-    filled in from right to left by a chain's rule. prompt [n, N]: its words, V elsewhere.
+def compute_backward_probs(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
+    """Compute the distribution [n, N, V] of each of `words` [n, N] given those before it and the prompt, if the text
+    had been filled in from right to left by a chain's rule. prompt [n, N]: its words, V elsewhere.
 
-    Filled in this way, a text is a chain from the right, and so also one from the left: by the law of a word given the
-    prompt alone (`law`), times the law of the word before given this one (`steps`).
+    Filled in this way, a text is a chain from the right, and so also one from the left: by the distribution of a word
+    given the prompt alone (`probs`), times the distribution of the word before given this one (`steps`).
     """
     (n, N), V = words.shape, rule.words
-    law = torch.full((n, V), 1 / V, dtype=torch.float64)
-    laws, steps = [], []
+    prompted = torch.full((n, V), 1 / V, dtype=torch.float64)
+    probs, steps = [], []
     for i in reversed(range(N)):
         line = prompt.repeat(V, 1)
         if i + 1 < N:
             line[:, i + 1] = torch.where(line[:, i + 1] < V, line[:, i + 1], torch.arange(V).repeat_interleave(n))
-        steps.append(rule.laws_given(line, torch.full((V * n,), i)).view(V, n, V))  # laws by the next word: [V, n, V]
-        law = torch.einsum("nw,wnv->nv", law, steps[-1])
+        steps.append(
+            rule.probs_given(line, torch.full((V * n,), i)).view(V, n, V)
+        )  # distributions by the next word: [V, n, V]
+        prompted = torch.einsum("nw,wnv->nv", prompted, steps[-1])
         word = prompt[:, i]
         certain = torch.nn.functional.one_hot(word.clamp(max=V - 1), V).double()
-        law = torch.where((word < V)[:, None], certain, law)
-        laws.append(law)
-    laws.reverse()
+        prompted = torch.where((word < V)[:, None], certain, prompted)
+        probs.append(prompted)
+    probs.reverse()
     steps.reverse()
     for i in range(1, N):
         # `likelihood` [n, V] is the probability of the word before, for each value of this word.
         likelihood = steps[i - 1].gather(2, words[:, i - 1].expand(V, n)[..., None])[..., 0].T
-        laws[i] = torch.where((prompt[:, i - 1] < V)[:, None], laws[i], hidden.normalise(laws[i] * likelihood))
-    return torch.stack(laws, 1)
+        probs[i] = torch.where((prompt[:, i - 1] < V)[:, None], probs[i], hidden.normalise(probs[i] * likelihood))
+    return torch.stack(probs, 1)
 
 
 def make_order_row(layer: str, rule: Rule, drawn: Sequences, ends: Tensor, **columns: Any) -> Row:
-    """Make the row that tests whether words are likelier under the law of texts filled in from right to left than they
-    should be: the log ratio of a word's two laws less its mean, over all words (most powerful against that order).
-    ends [n]: words of each row."""
+    """Make the row that tests whether words are likelier under the distribution of texts filled in from right to left
+    than they should be: the log ratio of a word's two distributions less its mean, over all words (most powerful
+    against that order). ends [n]: words of each row."""
     words = torch.from_numpy(drawn.tokens)
     in_row = torch.arange(words.shape[1]) < ends[:, None]
     prompt = torch.where(torch.from_numpy(drawn.is_known) & in_row, words, rule.words)
-    is_drawn, p = ~drawn.is_known, drawn.laws
-    backward = compute_backward_laws(rule, words, prompt).numpy()
+    is_drawn, p = ~drawn.is_known, drawn.probs
+    backward = compute_backward_probs(rule, words, prompt).numpy()
     ratio = np.where(p > 0, np.log(backward.clip(1e-12) / p.clip(1e-12)), 0)
     mean = (p * ratio).sum(2)
     score = (np.take_along_axis(ratio, drawn.tokens[..., None], 2)[..., 0] - mean)[is_drawn].sum()
@@ -214,10 +221,10 @@ def make_order_row(layer: str, rule: Rule, drawn: Sequences, ends: Tensor, **col
 def make_long_rules(length: int, period: int, seed: int) -> dict[str, Rule]:
     """Make the rules of the long targets, by name, for texts of `length` words; period: that of "copy" and "parity"."""
 
-    def seed_laws(name: str) -> Callable[..., Tensor]:
-        return partial(draw_laws, generator=make_generator(f"text {name}", seed))
+    def seed_probs(name: str) -> Callable[..., Tensor]:
+        return partial(draw_probs, generator=make_generator(f"text {name}", seed))
 
-    chain, copy, parity, states, sharpened = map(seed_laws, ("chain", "copy", "parity", "hidden", "sharpened"))
+    chain, copy, parity, states, sharpened = map(seed_probs, ("chain", "copy", "parity", "hidden", "sharpened"))
     table = 0.6 * chain((1, 8), 0.7) + 0.4 * chain((8, 8), 2.0)
     word = torch.arange(8)
     table = torch.where((word[:, None] % 3 == 0) & (word == (word[:, None] + 3) % 8), 0.0, table)
@@ -235,13 +242,14 @@ def make_long_rules(length: int, period: int, seed: int) -> dict[str, Rule]:
 def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
     """Make the long targets. Each is a function of its name, of how far a pass looks (reach, see
     `parity.experiment.options.measure_reach`) and of the seed; about `size` words are filled in on each. Prompts are of
-    the model's own law.
+    the model's own distribution.
 
-    chain      V = 8, laws that differ little from word to word, and a third of the words rule another out
+    chain      V = 8, distributions that differ little from word to word, and a third of the words rule another out
     copy       V = 4, each word is mostly the one a period before it, and the period is longer than k
     parity     V = 3, only the sum of a block that is longer than k says anything
     hidden     V = 6, three states that stay for a while
-    sharpened  V = 4, a chain's laws to a power: another order of decoding is another law. Rows are of three lengths
+    sharpened  V = 4, a chain's distributions to a power: another order of decoding is another distribution. Rows are of
+               three lengths
     far        V = 4, a chain of 256 words, where the others are shorter: faults that begin late
     """
     k = reach["positions"]
@@ -255,6 +263,6 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     for name, rule in make_long_rules(length, min(max(9, 2 * k - 1), length // 4), seed).items():
         add(name, rule, is_joint=name != "sharpened", tests_batches=name == "chain")
     if length < LONGEST:
-        table = draw_laws((4, 4), 0.8, make_generator("text far", seed))
+        table = draw_probs((4, 4), 0.8, make_generator("text far", seed))
         add("far", Strided(table, LONGEST), LONGEST, skips_pairs=True)
     return result

@@ -1,13 +1,15 @@
-"""Models of known law for continuous decoders, a draft model beside each: mixtures of three tokens, and long ones.
+"""Models of known distribution for continuous decoders, a draft model beside each: mixtures of three tokens, and long
+ones.
 
 The Rosenblatt transform u_j = F(x_j | x_<j) maps a mixture of L tokens of D numbers (parity.models.continuous.tabular)
-to the uniform law on the cube of L D sides. So, besides Kolmogorov-Smirnov on each u_j and an energy test against fresh
-exact samples, the cube is cut into `bins` equal parts a side, which makes a sample a sequence of L D tokens whose exact
-joint is uniform: the statistics of sequences and the TV certificate apply as they stand (the certificate is that of the
-binned law, a lower resolution).
+to the uniform distribution on the cube of L D sides. So, besides Kolmogorov-Smirnov on each u_j and an energy test
+against fresh exact samples, the cube is cut into `bins` equal parts a side, which makes a sample a sequence of L D
+tokens whose exact joint is uniform: the statistics of sequences and the TV certificate apply as they stand (the
+certificate is that of the binned distribution, a lower resolution).
 
-In long sequences each u_j (the PIT of a number) is cut into eight parts, a token of known law that is independent of
-all before it (Rosenblatt 1952), so all tests of tokens apply. log p has its mean and variance by quadrature.
+In long sequences each u_j (the PIT of a number) is cut into eight parts, a token of known distribution that is
+independent of all before it (Rosenblatt 1952), so all tests of tokens apply. log p has its mean and variance by
+quadrature.
 """
 
 from collections.abc import Mapping
@@ -32,7 +34,7 @@ from parity.equality.targets import Decoder, prefix_errors
 from parity.equality.targets.long import Long, Sequences
 from parity.experiment.options import LONGEST
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
-from parity.models.continuous.tabular import Mixture, MixtureLaw, TabularMixture, exact_sampler, random_mixture
+from parity.models.continuous.tabular import Mixture, MixtureDistribution, TabularMixture, exact_sampler, random_mixture
 
 DRAWS = 4999
 FAMILY = "all"
@@ -43,29 +45,34 @@ class Target:
     """A mixture and the draft model's mixture."""
 
     name: str
-    law: Mixture
+    distribution: Mixture
     draft: Mixture
     bins: int  # number of parts that each side of the unit cube is cut into
     steps: int = 1  # number of steps of the walk by which a token is drawn
 
     @property
     def length(self) -> int:
-        return self.law.means.shape[1]
+        return self.distribution.means.shape[1]
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> decode.DrawnImages:
         """Decode n images. threads and strict belong to the signature of all kinds: nothing has probability zero."""
         start = Start(torch.arange(self.length).expand(n, -1))
-        pair = Pair(*(TabularMixture(law, n, raster=False, steps=self.steps) for law in (self.law, self.draft)))
+        pair = Pair(
+            *(
+                TabularMixture(distribution, n, raster=False, steps=self.steps)
+                for distribution in (self.distribution, self.draft)
+            )
+        )
         with prefix_errors(f"{self.name},"):
             return decode.record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
 
     def make_rows(self, drawn: decode.DrawnImages, layer: str, seed: int, draws: int) -> list[Row]:
         """Make the rows of `make_continuous_rows`; the last one also has how often the residual sampler gave up."""
-        rng = np.random.default_rng([seed, self.law.means.shape[2]])
+        rng = np.random.default_rng([seed, self.distribution.means.shape[2]])
         settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
-        rows = make_continuous_rows(drawn.tokens.numpy(), self.law, rng=rng, model_name=self.name, **settings)
+        rows = make_continuous_rows(drawn.tokens.numpy(), self.distribution, rng=rng, model_name=self.name, **settings)
         rows[-1]["gave_up"] = int(drawn.gave_up.sum())
         return rows
 
@@ -104,7 +111,9 @@ def make_ks_row(layer: str, test: str, u: np.ndarray, **columns: Any) -> Row:
     Minimum detectable effect: the distance that is just rejected.
     """
     n, k = u.shape
-    ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]  # the exact law is slower, no better
+    ks = [
+        stats.kstest(column, "uniform", method="asymp") for column in u.T
+    ]  # the exact distribution is slower, no better
     statistic = ks[int(np.argmin([k.pvalue for k in ks]))].statistic
     values = {"statistic": statistic, "effect": statistic}
     values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.get_alpha() / k) / n**0.5)
@@ -150,7 +159,7 @@ def make_continuous_rows(
 # --- Models of long sequences
 
 PARTS = 8  # number of parts that the range of a number's PIT is cut into
-NODES = 40  # nodes of the quadrature by which log p is averaged; so many keep the error below 1e-4 nats
+NODES = 40  # nodes of the quadrature by which log p is averaged; this many keep the error below 1e-4 nats
 CHUNK = 4096  # number of tokens whose log p is averaged together
 
 
@@ -158,14 +167,16 @@ def compute_log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return -0.5 * ((x - mean) / scale) ** 2 - scale.log() - 0.5 * LOG_2PI
 
 
-def score_numbers(law: MixtureLaw, x: Tensor) -> Tensor:
+def score_numbers(distribution: MixtureDistribution, x: Tensor) -> Tensor:
     """Score the numbers of N tokens x [N, D], each given those before it. Returns [3, N, D]: PIT, log p less its mean,
     and the variance of log p."""
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(NODES))
     weights = weights / weights.sum()
-    log_weights = law.log_weights  # log-weights of the components, given the token's numbers before
+    log_weights = distribution.log_weights  # log-weights of the components, given the token's numbers before
     result = []
-    for mean, scale, number in zip(law.means.unbind(2), law.scales.unbind(2), x[..., None].unbind(1), strict=True):
+    for mean, scale, number in zip(
+        distribution.means.unbind(2), distribution.scales.unbind(2), x[..., None].unbind(1), strict=True
+    ):
         points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] quadrature nodes of each component
         log_p = compute_log_normal(points[..., None], mean[:, None, None], scale[:, None, None])
         log_p = (log_weights[:, None, None] + log_p).logsumexp(-1)
@@ -189,14 +200,15 @@ class LongTarget(Long):
     by_column: ClassVar[bool] = False
 
     @cached_property
-    def law(self) -> np.ndarray | None:
-        """Make the law of the parts of any two numbers' PITs [L D, PARTS, L D, PARTS]; None if pairs are not tested."""
+    def distribution(self) -> np.ndarray | None:
+        """Make the distribution of the parts of any two numbers' PITs [L D, PARTS, L D, PARTS]; None if pairs are not
+        tested."""
         if self.skips_pairs:
             return None
         M = self.length * self.rule.dim
-        pair_law = np.full((M, PARTS, M, PARTS), 1 / PARTS**2)
-        pair_law[np.arange(M), :, np.arange(M)] = np.eye(PARTS) / PARTS
-        return pair_law
+        pair_probs = np.full((M, PARTS, M, PARTS), 1 / PARTS**2)
+        pair_probs[np.arange(M), :, np.arange(M)] = np.eye(PARTS) / PARTS
+        return pair_probs
 
     def make_start(self, seed: int) -> Start:
         return Start(torch.arange(self.length).expand(self.n, -1))
@@ -215,9 +227,9 @@ class LongTarget(Long):
         x = tokens.double()
         flat = x.flatten(0, 1)
         ranks = torch.arange(L).expand(n, -1)
-        law = self.rule.compute_laws(x, ranks, ranks)
+        distribution = self.rule.compute_distributions(x, ranks, ranks)
         chunks = [
-            score_numbers(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
+            score_numbers(distribution.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
             for a in range(0, n * L, CHUNK)
         ]
         pit, score, variance = torch.cat(chunks, 1).reshape(3, n, L * D).numpy()

@@ -1,4 +1,4 @@
-"""Models of known law for discrete decoders: tables whose sequences are all listed, and long ones."""
+"""Models of known distribution for discrete decoders: tables whose sequences are all listed, and long ones."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,22 +24,22 @@ from parity.base.errors import ParityError
 from parity.decode.discrete import Decoded, record
 from parity.equality.martingale_tests import compute_log_scores, make_sequence_rows, make_support_row
 from parity.equality.targets import Decoder, Enumerated, make_generator
-from parity.equality.targets.long import Long, Sequences, draw_laws
+from parity.equality.targets.long import Long, Sequences, draw_probs
 from parity.experiment.options import LONGEST
 from parity.models.discrete.tabular import (
     HashedTable,
-    HiddenLaw,
+    HiddenDistribution,
     HiddenMarkov,
     TabularModel,
     make_chain,
     make_counter,
-    pair_laws,
+    pair_distributions,
     random_table,
 )
 
 DRAWS = 9999
 MANY = 16  # largest vocabulary whose tokens are tested one by one
-PARTS = 8  # number of parts that the law of a larger vocabulary is cut into
+PARTS = 8  # number of parts that the distribution of a larger vocabulary is cut into
 FAMILY = "targets"
 PLAIN = TokenSampling()
 GUIDED = TokenSampling(guidance=2.0, top_k=5)  # of the model "guided"
@@ -49,7 +49,7 @@ SMALL = ("random-0 3x5", "disjoint 3x4", "one-hot 2x4", "top-k 3x5", "forced 3x4
 
 @dataclass(frozen=True)
 class Target(Enumerated):
-    """A table of laws, and how it is sampled."""
+    """A table of distributions, and how it is sampled."""
 
     name: str
     table: Tensor  # [N, V] logits by prefix, float64; [2, N, V], conditional and unconditional ones, under guidance
@@ -71,10 +71,11 @@ class Target(Enumerated):
         return model if self.sampling == PLAIN and self.forced is None else Sampled(model, self.sampling)
 
     @cached_property
-    def law(self) -> np.ndarray:
-        """Compute the joint law [V^L], float64. Raises ParityError if a conditional that can be reached is no law."""
+    def probs(self) -> np.ndarray:
+        """Compute the joint distribution [V^L], float64. Raises ParityError if a conditional that can be reached is no
+        distribution."""
         sequences = torch.from_numpy(digits(self.vocab, self.length))
-        return compute_law(self.name, self.make_model(len(sequences)), sequences)
+        return compute_sequence_probs(self.name, self.make_model(len(sequences)), sequences)
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
         """Decode one sequence for each row of the noise, in the noise's dtype. Returns their codes [n]."""
@@ -85,23 +86,24 @@ class Target(Enumerated):
 
 
 def compute_conditionals(model: TokenModel, tokens: Tensor) -> Tensor:
-    """Compute the laws [n, L, V], float64, of tokens [n, L], each given those before it, by a fresh model of n rows."""
+    """Compute the distributions [n, L, V], float64, of tokens [n, L], each given those before it, by a fresh model of n
+    rows."""
     inputs = torch.cat([torch.zeros(len(tokens), 1, dtype=torch.int64), tokens[:, :-1]], 1)
     return model.logits(inputs, torch.arange(-1, tokens.shape[1] - 1).expand_as(tokens)).double().softmax(-1)
 
 
-def compute_law(name: str, model: TokenModel, sequences: Tensor) -> np.ndarray:
+def compute_sequence_probs(name: str, model: TokenModel, sequences: Tensor) -> np.ndarray:
     """Compute the probabilities [K], float64, that a model of K rows gives to sequences [K, L]. Raises ParityError if a
-    conditional that they reach is not a law."""
+    conditional that they reach is not a distribution."""
     p = compute_conditionals(model, sequences)
     token_p = p.gather(-1, sequences[..., None])[..., 0]
     prefix_p = torch.cat([torch.ones(len(sequences), 1, dtype=p.dtype), token_p[:, :-1].cumprod(1)], 1)
     total = p.sum(-1)
-    is_law = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
-    bad = ~is_law & (prefix_p != 0)  # conditionals after an impossible prefix may be anything
+    is_probs = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
+    bad = ~is_probs & (prefix_p != 0)  # conditionals after an impossible prefix may be anything
     if bad.any():
         position, row = bad.T.nonzero()[0].tolist()
-        problem = f"p is not a law (sum {float(total[row, position]):.6g})"
+        problem = f"p is not a distribution (sum {float(total[row, position]):.6g})"
         raise ParityError(f"model {name}, row {row}, position {position}: {problem}")
     return torch.where(prefix_p == 0, 0.0, token_p).prod(1).numpy()
 
@@ -110,13 +112,14 @@ Table = Callable[[int, int, torch.Generator], Tensor]  # draws logits [N, V] or 
 
 
 def draw_disjoint_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw logits [N, V] of laws that nearly exclude a token each, another after each token: old drafts rarely fit."""
+    """Draw logits [N, V] of distributions that nearly exclude a token each, another after each token: old drafts rarely
+    fit."""
     table = random_table(vocab, length, generator, 1.0)
     return table.scatter_(1, (torch.arange(len(table)) % vocab)[:, None], -8.0)
 
 
 def draw_one_hot_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw logits [N, V] of laws of which half are certain of one token and the others are random."""
+    """Draw logits [N, V] of distributions of which half are certain of one token and the others are random."""
     table = random_table(vocab, length, generator)
     is_certain = torch.rand(len(table), 1, generator=generator, dtype=torch.float64) < 0.5
     is_certain[0] = False
@@ -125,9 +128,10 @@ def draw_one_hot_table(vocab: int, length: int, generator: torch.Generator) -> T
 
 
 def draw_flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draw logits [N, V] of laws that depend on the position alone: p == q wherever a draft came from this position."""
-    laws = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # 1.5 as in `random_table`
-    return laws.repeat_interleave(torch.tensor([vocab**i for i in range(length)]), 0)
+    """Draw logits [N, V] of distributions that depend on the position alone: p == q wherever a draft came from this
+    position."""
+    probs = 1.5 * torch.randn(length, vocab, generator=generator, dtype=torch.float64)  # 1.5 as in `random_table`
+    return probs.repeat_interleave(torch.tensor([vocab**i for i in range(length)]), 0)
 
 
 guided_table = partial(random_table, scale=1.0, pair=True)  # draws conditional and unconditional logits
@@ -172,19 +176,22 @@ Make = Callable[[int, int, int, Tensor], TokenModel]  # makes a model, given (le
 
 @dataclass(frozen=True, kw_only=True)
 class LongTarget(Long):
-    """A model of a law of any length."""
+    """A model of a distribution of any length."""
 
     make: Make
     width: int
     forced: Tensor  # [L] token that the grammar forces at each position, -1 for none
-    pair_source: HiddenLaw | None = None  # hidden Markov law from which pairs are computed; None if they are not tested
+    pair_source: HiddenDistribution | None = (
+        None  # hidden Markov distribution from which pairs are computed; None if they are not tested
+    )
 
     def make_model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)
 
     @cached_property
-    def law(self) -> np.ndarray | None:
-        """Compute the law [L, V, L, V] of every two tokens, by the forward algorithm; None without a `pair_source`."""
+    def probs(self) -> np.ndarray | None:
+        """Compute the distribution [L, V, L, V] of every two tokens, by the forward algorithm; None without a
+        `pair_source`."""
         if self.pair_source is None:
             return None
         initial, step, emit = self.pair_source.begin, self.pair_source.step, self.pair_source.emit
@@ -192,19 +199,19 @@ class LongTarget(Long):
         certain = torch.nn.functional.one_hot(self.forced.clamp(min=0), V).double()
         free = (self.forced < 0).tolist()
         emits = [emit if free[i] else certain[i].expand_as(emit) for i in range(L)]
-        pair_law = torch.zeros(L, V, L, V, dtype=torch.float64)
+        pair_probs = torch.zeros(L, V, L, V, dtype=torch.float64)
         belief = initial
         for i in range(L):
-            pair_law[i, :, i] = torch.diag(belief @ emits[i])
-            joint = (emits[i].T * belief) @ step  # [V, H] joint law of token i and the next state
+            pair_probs[i, :, i] = torch.diag(belief @ emits[i])
+            joint = (emits[i].T * belief) @ step  # [V, H] joint distribution of token i and the next state
             for j in range(i + 1, L):
-                pair_law[i, :, j] = joint @ emits[j]
-                pair_law[j, :, i] = pair_law[i, :, j].T
+                pair_probs[i, :, j] = joint @ emits[j]
+                pair_probs[j, :, i] = pair_probs[i, :, j].T
                 joint = joint @ step
             belief = belief @ step
-        return pair_law.numpy()
+        return pair_probs.numpy()
 
-    def compute_laws(self, tokens: Tensor) -> Tensor:
+    def compute_probs(self, tokens: Tensor) -> Tensor:
         return compute_conditionals(self.make_model(len(tokens)), tokens)
 
     def make_start(self, seed: int) -> Tensor:
@@ -215,13 +222,14 @@ class LongTarget(Long):
         return record(model, start, decoder(model, start, **options))
 
     def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, predictable: bool) -> Sequences:
-        laws = self.compute_laws(tokens).numpy()
+        probs = self.compute_probs(tokens).numpy()
         slot = assign_slots(step.numpy().astype(int))
-        return Sequences(tokens.numpy(), laws, np.zeros(tokens.shape, bool), slot, predictable)
+        return Sequences(tokens.numpy(), probs, np.zeros(tokens.shape, bool), slot, predictable)
 
     def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
-        """Make the rows; of a token of a large vocabulary, most tests see only the eighth of its law that it is in."""
-        tokens, p = drawn.tokens, drawn.laws
+        """Make the rows; of a token of a large vocabulary, most tests see only the eighth of its distribution that it
+        is in."""
+        tokens, p = drawn.tokens, drawn.probs
         slot = drawn.slot if drawn.predictable else None
         if p.shape[2] <= MANY:
             return super().make_token_rows(drawn, layer, is_whole, **columns)
@@ -235,59 +243,66 @@ class LongTarget(Long):
         return rows + ([make_support_row(layer, is_impossible, **columns)] if is_impossible.any() else [])
 
 
-def mix_contexts(law: Tensor) -> Tensor:
-    """Make a draft model's laws from a target's, law [contexts, ...]: mix each context's with the previous one's."""
-    return 0.7 * law + 0.3 * law.roll(1, 0)
+def mix_contexts(probs: Tensor) -> Tensor:
+    """Make a draft model's distributions from a target's, probs [contexts, ...]: mix each context's with the previous
+    one's."""
+    return 0.7 * probs + 0.3 * probs.roll(1, 0)
 
 
 def draw_chain_table(generator: torch.Generator) -> Tensor:
-    return 0.8 * draw_laws((1, 8), 1.0, generator) + 0.2 * draw_laws((8, 8), 3.0, generator)
+    return 0.8 * draw_probs((1, 8), 1.0, generator) + 0.2 * draw_probs((8, 8), 3.0, generator)
 
 
 def draw_order_two_table(generator: torch.Generator) -> Tensor:
-    """Draw laws [4, 4, 4] of a token given the two before, a third of which exclude their least likely token."""
-    table = draw_laws((4, 4, 4), 1.5, generator)
+    """Draw distributions [4, 4, 4] of a token given the two before, a third of which exclude their least likely
+    token."""
+    table = draw_probs((4, 4, 4), 1.5, generator)
     excludes = torch.arange(16).view(4, 4, 1) % 3 == 0
     table = torch.where(excludes & (table == table.amin(-1, keepdim=True)), 0.0, table)
     return table / table.sum(-1, keepdim=True)
 
 
-def draw_hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], HiddenLaw], Tensor]:
-    """Draw a hidden Markov law of five states. Returns a function that makes the law from a table of what the states
-    emit, and this table [5, 8]."""
-    step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * draw_laws((5, 5), 1.0, generator)
-    return partial(HiddenLaw, torch.full((5,), 0.2, dtype=torch.float64), step), draw_laws((5, 8), 1.5, generator)
+def draw_hidden_distribution(generator: torch.Generator) -> tuple[Callable[[Tensor], HiddenDistribution], Tensor]:
+    """Draw a hidden Markov distribution of five states. Returns a function that makes the distribution from a table of
+    what the states emit, and this table [5, 8]."""
+    step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * draw_probs((5, 5), 1.0, generator)
+    return partial(HiddenDistribution, torch.full((5,), 0.2, dtype=torch.float64), step), draw_probs(
+        (5, 8), 1.5, generator
+    )
 
 
-def make_hidden_markov(law: HiddenLaw, drafts: HiddenLaw) -> Make:
+def make_hidden_markov(distribution: HiddenDistribution, drafts: HiddenDistribution) -> Make:
     return lambda length, rows, width, forced: Sampled(
-        HiddenMarkov(law, length, rows, width, forced, drafts), TokenSampling()
+        HiddenMarkov(distribution, length, rows, width, forced, drafts), TokenSampling()
     )
 
 
 def make_hashed(generator: torch.Generator) -> Make:
-    """Make the model "hash": a hash of all tokens before picks one of TABLES laws, which exclude 3/4 of the tokens."""
-    base = draw_laws((1, MOST), 1.0, generator)
+    """Make the model "hash": a hash of all tokens before picks one of TABLES distributions, which exclude 3/4 of the
+    tokens."""
+    base = draw_probs((1, MOST), 1.0, generator)
     is_excluded = torch.rand(TABLES, MOST, generator=generator) < 0.75
-    law = torch.where(is_excluded, 0.0, base)
+    probs = torch.where(is_excluded, 0.0, base)
     drafts = torch.where(is_excluded & is_excluded.roll(1, 0), 0.0, base)
     return lambda length, rows, width, forced: Sampled(
-        HashedTable(law.log(), length, rows, width, forced, drafts.log()), TokenSampling()
+        HashedTable(probs.log(), length, rows, width, forced, drafts.log()), TokenSampling()
     )
 
 
 def make_guided(generator: torch.Generator) -> Make:
     """Make the model "guided": two chains of 8 tokens, combined by guidance 2 and top-k 5, and their draft model."""
     tables = [draw_chain_table(generator) for _ in range(2)]
-    law = pair_laws(*map(make_chain, tables))
-    drafts = pair_laws(*(make_chain(mix_contexts(t)) for t in tables))
-    return lambda length, rows, width, forced: Sampled(HiddenMarkov(law, length, rows, width, forced, drafts), GUIDED)
+    distribution = pair_distributions(*map(make_chain, tables))
+    drafts = pair_distributions(*(make_chain(mix_contexts(t)) for t in tables))
+    return lambda length, rows, width, forced: Sampled(
+        HiddenMarkov(distribution, length, rows, width, forced, drafts), GUIDED
+    )
 
 
 FORCED = ("hidden", "hash")
 MOST = 256  # vocabulary of the model "hash"
 TABLES = 256
-LAWS = 1 << 25  # probabilities that are held of a model longer than LONGEST, 256 MiB
+DISTRIBUTIONS = 1 << 25  # probabilities that are held of a model longer than LONGEST, 256 MiB
 
 
 def choose_sizes(reach: Mapping[str, int], longest: int = LONGEST) -> tuple[int, int]:
@@ -303,18 +318,19 @@ def long_targets(
 ) -> list[LongTarget]:
     """Make the long targets. Each is a function of its name, of its length and of the seed. How long they are follows
     from how far a pass looks (reach, see `parity.experiment.options.measure_reach`) and from `longest`, the tokens of
-    the pictures that are decoded. size: tokens that are drawn of each; which belongs to the signature of all kinds and
+    the images that are decoded. size: tokens that are drawn of each; which belongs to the signature of all kinds and
     is not read here. Pairs of positions are tested up to LONGEST tokens, as their number grows with the square.
 
-    chain    V = 8, laws that differ little from token to token: drafts are mostly right, windows run to their border
-    order 2  V = 4, a third of the laws rule a token out
+    chain    V = 8, distributions that differ little from token to token: drafts are mostly right, windows run to their
+             border
+    order 2  V = 4, a third of the distributions rule a token out
     hidden   V = 8, five states that stay for a while, which no few tokens tell; the last token of a row is forced
-    counter  V = 4, the law depends on the sum of all tokens before, modulo 3: nothing is ever forgotten
+    counter  V = 4, the distribution depends on the sum of all tokens before, modulo 3: nothing is ever forgotten
     far      order 2 on `longest` tokens, where the others are shorter: faults that begin late
     hash     V = 256, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere
-             shows. Tests see which eighth of its law a token is of. A sixteenth of the tokens; the last of a row is
-             forced
-    guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs
+             shows. Tests see which eighth of its distribution a token is of. A sixteenth of the tokens; the last of a
+             row is forced
+    guided   V = 8, of two chains by guidance 2 and top-k 5: the distribution is known token by token, not that of pairs
     """
     length, width = choose_sizes(reach, longest)
     result: list[LongTarget] = []
@@ -327,7 +343,7 @@ def long_targets(
             forced[width - 1 :: width] = V - 1
         rows = max(100, size // length // share)
         if length > LONGEST:
-            rows = min(rows, LAWS // (length * V))
+            rows = min(rows, DISTRIBUTIONS // (length * V))
             settings |= {"skips_pairs": True, "pair_source": None}
         name = f"{name} {V}x{length}"
         result.append(LongTarget(name=name, make=make, length=length, width=width, forced=forced, n=rows, **settings))
@@ -335,15 +351,15 @@ def long_targets(
     def seed_generator(name: str) -> torch.Generator:
         return make_generator(name, seed)
 
-    law_of_table: dict[str, tuple[Callable[[Tensor], HiddenLaw], Tensor]] = {
+    distribution_of_table: dict[str, tuple[Callable[[Tensor], HiddenDistribution], Tensor]] = {
         "chain": (make_chain, draw_chain_table(seed_generator("chain"))),
         "order 2": (make_chain, draw_order_two_table(seed_generator("order 2"))),
-        "hidden": draw_hidden_law(seed_generator("hidden")),
-        "counter": (make_counter, draw_laws((3, 4), 1.0, seed_generator("counter"))),
+        "hidden": draw_hidden_distribution(seed_generator("hidden")),
+        "counter": (make_counter, draw_probs((3, 4), 1.0, seed_generator("counter"))),
     }
-    for name, (law, table) in law_of_table.items():
-        make = make_hidden_markov(law(table), law(mix_contexts(table)))
-        add(name, make, table.shape[-1], pair_source=law(table), tests_batches=name == "chain")
+    for name, (hide, table) in distribution_of_table.items():
+        make = make_hidden_markov(hide(table), hide(mix_contexts(table)))
+        add(name, make, table.shape[-1], pair_source=hide(table), tests_batches=name == "chain")
     if length < longest:
         table = draw_order_two_table(seed_generator("far"))
         make = make_hidden_markov(make_chain(table), make_chain(mix_contexts(table)))
@@ -358,12 +374,12 @@ def long_targets(
 SIZE = 65_536  # of the vocabulary
 PLACES = 2048  # tokens that are drawn; an error of 24 bits shows at one place in 200
 REST = 1e-9  # probability of all tokens but two
-ROWS = 2  # rows that are decoded at once, because a law takes a quarter of a megabyte
+ROWS = 2  # rows that are decoded at once, because a distribution takes a quarter of a megabyte
 
 
 class RealVocabulary(LongTarget):
-    """A law over SIZE tokens, in float32 and the same at all positions: the first and the last have one half each, the
-    others REST together. The draft model's law differs from it in the last bits."""
+    """A distribution over SIZE tokens, in float32 and the same at all positions: the first and the last have one half
+    each, the others REST together. The draft model's distribution differs from it in the last bits."""
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
@@ -398,7 +414,7 @@ class RealVocabulary(LongTarget):
 
 
 def make_real_vocabulary(reach: Mapping[str, int]) -> RealVocabulary:
-    """Make the target whose law only a vocabulary of a real size shows; reach as in `long_targets`."""
+    """Make the target whose distribution only a vocabulary of a real size shows; reach as in `long_targets`."""
     length, width = choose_sizes(reach)
     logits = torch.full((1, SIZE), math.log(REST / (SIZE - 2)), dtype=torch.float32)
     logits[:, [0, -1]] = math.log(0.5)

@@ -3,9 +3,9 @@ options. They set how many sequences are drawn; all their tests are one family.
 
 Small batches. A row's noise is its own (`parity_decoders.noise`), so a correct decoder gives it the same tokens in any
 batch, and the tests of the large batch cover small ones. If a token differs in a batch of 1, 3 or 32, more rows are
-decoded in batches of that size, and only the test of their law decides. The sizes are constants, because a test here is
-shared by all experiments that use the decoder with these options. The run's own batches are tested on its own model
-(`parity.equality.row_dependence`).
+decoded in batches of that size, and only the test of their distribution decides. The sizes are constants, because a
+test here is shared by all experiments that use the decoder with these options. The run's own batches are tested on its
+own model (`parity.equality.row_dependence`).
 
 Reuse of noise. A number that a decoder reads belongs to one row and one place in it. It may be read again in a later
 pass at the same place (coupled decoders do); in another row, or at another place, it makes draws dependent. Shared
@@ -39,7 +39,7 @@ class Recorder:
     """The numbers drawn by one batch of rows, and the tokens that each pass made final.
 
     by_column       whether numbers are read by place, in the order of a pass's places
-    reads_past_end  whether numbers are read behind a row's end too
+    reads_past_end  whether numbers are read after a row's end too
     """
 
     def __init__(self, rows: int, by_column: bool, reads_past_end: bool):
@@ -140,19 +140,21 @@ class Difference(NamedTuple):
 
     compared: int  # number of tokens that were compared
     size: int  # size of the batches in which a token differed; 0 if none did
-    rows: np.ndarray  # [m] rows decoded again in batches of that size, to test their law in such batches alone
+    rows: np.ndarray  # [m] rows decoded again in batches of that size, to test their distribution in such batches alone
     share: float  # share of the compared tokens that differ
 
 
 class Sequences(NamedTuple):
-    """Sequences as tests of tokens read them; of vectors, each number's part of its law's range is a token."""
+    """Sequences as tests of tokens read them; of vectors, each number's part of its distribution's range is a token."""
 
     tokens: np.ndarray  # [n, L]
-    laws: np.ndarray  # [n, L, V] law of each token given those before it
-    is_known: np.ndarray  # [n, L] bool: tokens of the prompt, and positions behind a row's end
+    probs: np.ndarray  # [n, L, V] distribution of each token given those before it
+    is_known: np.ndarray  # [n, L] bool: tokens of the prompt, and positions after a row's end
     slot: np.ndarray  # [n, L] place of each token in the run of its pass
     predictable: bool  # whether `slot` is known before the token is drawn, as in decoders that claim to be lossless
-    pit: np.ndarray | None = None  # [n, L] for numbers: the distribution function of each one's law at the number
+    pit: np.ndarray | None = (
+        None  # [n, L] for numbers: the distribution function of each one's distribution at the number
+    )
     scores: tuple[np.ndarray, np.ndarray] | None = None  # for numbers: log p less its mean, and its variance, [n, L]
     small: tuple[Difference, "Sequences | None"] | None = None  # how small batches differ, and rows decoded in them
     recorder: Recorder | None = None  # the random numbers that a batch of RUN_BATCH rows read
@@ -168,11 +170,12 @@ class Long:
     tests_batches: bool = False  # whether small batches and the reuse of noise are tested
     skips_pairs: bool = False  # whether pairs of positions are not tested, because the sequences are the longest
     by_column: ClassVar[bool] = True  # whether a decoder reads numbers by place, see `Recorder`
-    reads_past_end: ClassVar[bool] = False  # whether it reads numbers behind a row's end, see `Recorder`
+    reads_past_end: ClassVar[bool] = False  # whether it reads numbers after a row's end, see `Recorder`
 
     @cached_property
-    def law(self) -> np.ndarray | None:
-        """Compute the law [L, V, L, V] of every two tokens; None where it cannot be computed, or is not tested."""
+    def probs(self) -> np.ndarray | None:
+        """Compute the distribution [L, V, L, V] of every two tokens; None where it cannot be computed, or is not
+        tested."""
         raise NotImplementedError
 
     def make_start(self, seed: int) -> Any:
@@ -192,11 +195,11 @@ class Long:
 
     def make_token_rows(self, drawn: Sequences, layer: str, is_whole: bool, **columns: Any) -> list[Row]:
         """Make the rows of the tests of tokens; the tests of two positions only if `drawn` is the whole sample."""
-        pair_law = self.law if is_whole else None
+        pair_probs = self.probs if is_whole else None
         slot = drawn.slot if drawn.predictable else None
         settings: dict[str, Any] = {"skip_pairs": self.skips_pairs and is_whole, **columns}
         return make_sequence_rows(
-            layer, drawn.tokens, drawn.laws, pair_law, slot, drawn.is_known, drawn.scores, **settings
+            layer, drawn.tokens, drawn.probs, pair_probs, slot, drawn.is_known, drawn.scores, **settings
         )
 
     def draw(
@@ -218,7 +221,7 @@ class Long:
         decoded = decode(np.arange(self.n))
         predictable = strict and self.has_predictable_slots(options)
         drawn = self.to_drawn(start, decoded.tokens, decoded.step, predictable)
-        is_impossible = (np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.is_known
+        is_impossible = (np.take_along_axis(drawn.probs, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.is_known
         if strict and is_impossible.any():
             row, i = np.argwhere(is_impossible)[0]
             problem = f"token {drawn.tokens[row, i]} of probability zero was sampled"
@@ -240,14 +243,14 @@ class Long:
         rows = self.make_token_rows(drawn, layer, True, **columns)
         if drawn.recorder is not None:
             rows.append(make_reuse_row(layer, drawn.recorder, **columns))
-            tokens, laws, is_known = (x[:MORE_ROWS] for x in (drawn.tokens, drawn.laws, drawn.is_known))
-            rows.append(make_agreement_row(layer, tokens, laws, is_known, RUN_BATCH, **columns))
+            tokens, probs, is_known = (x[:MORE_ROWS] for x in (drawn.tokens, drawn.probs, drawn.is_known))
+            rows.append(make_agreement_row(layer, tokens, probs, is_known, RUN_BATCH, **columns))
         if drawn.small is not None:
             difference, small = drawn.small
             tested = self.make_token_rows(small, layer, False, **columns) if small else []
             if small is not None and difference.size > 1:
                 tested.append(
-                    make_agreement_row(layer, small.tokens, small.laws, small.is_known, difference.size, **columns)
+                    make_agreement_row(layer, small.tokens, small.probs, small.is_known, difference.size, **columns)
                 )
             rows.append(make_batch_row(layer, difference, tested, **columns))
         return rows
@@ -289,6 +292,6 @@ def make_batch_row(layer: str, difference: Difference, tested: Sequence[Row], **
     return R.make_row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)
 
 
-def draw_laws(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    """Draw random laws [*shape], each a softmax of normal logits of deviation `scale`."""
+def draw_probs(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
+    """Draw random distributions [*shape], each a softmax of normal logits of deviation `scale`."""
     return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)

@@ -1,1 +1,1 @@
-"""Networks that look at pictures: those of the embedded models, and published ones."""
+"""Networks that look at images: those of the embedded models, and published ones."""

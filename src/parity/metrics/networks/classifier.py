@@ -1,4 +1,4 @@
-"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one large plain shape shows. It
+"""The Scenes classifier: which of the 60 classes (a shape and its colour) an image of one large plain shape shows. It
 stands in Inception's place in the Inception Score."""
 
 from itertools import pairwise
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from parity.base.weights import load_weights
 from parity.embedded.classes import CLASSES
-from parity.models.discrete.vq import to_pictures
+from parity.models.discrete.vq import to_images
 
 CHANNELS = (24, 48, 96, 160)
 
 
 class Classifier(nn.Module):
-    """Pictures [B, 3, 64, 64] in [-1, 1] to logits [B, 60]."""
+    """Images [B, 3, 64, 64] in [-1, 1] to logits [B, 60]."""
 
     def __init__(self):
-        """Build the convolutions, each halving the side, their norms, and the layers behind them."""
+        """Build the convolutions, each halving the side, their norms, and the layers after them."""
         super().__init__()
         widths = (3, *CHANNELS)
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths))
@@ -35,14 +35,14 @@ class Classifier(nn.Module):
         return (x + F.silu(self.mix(x))).amax((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute logits [B, 60] of pictures [B, 3, 64, 64]."""
+        """Compute logits [B, 60] of images [B, 3, 64, 64]."""
         return self.out(self.features(x))
 
     @torch.inference_mode()
     def read(self, pixels: np.ndarray, batch: int = 128) -> dict[str, np.ndarray]:
-        """Compute features [n, 160] and logits [n, 60] of pictures uint8 [n, 64, 64, 3]."""
-        pictures = to_pictures(pixels).to(self.out.weight.device)
-        features = torch.cat([self.features(pixel_batch) for pixel_batch in pictures.split(batch)])
+        """Compute features [n, 160] and logits [n, 60] of images uint8 [n, 64, 64, 3]."""
+        images = to_images(pixels).to(self.out.weight.device)
+        features = torch.cat([self.features(pixel_batch) for pixel_batch in images.split(batch)])
         return {"features": features.cpu().numpy(), "logits": self.out(features).cpu().numpy()}
 
 

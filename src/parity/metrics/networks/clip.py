@@ -16,8 +16,8 @@ from parity.base.errors import ParityError
 from parity.base.weights import load_weights
 from parity.embedded.tokenizer import VOCAB, encode_ids
 
-CONTEXT = 24  # CLIP reads so many tokens of a caption, the end token included
-SIDE = 64  # CLIP reads pictures of so many pixels each way
+CONTEXT = 24  # CLIP reads this many tokens of a caption, the end token included
+SIDE = 64  # CLIP reads images of this many pixels each way
 MODEL_CONFIG: dict[str, Any] = {
     "embed_dim": 128,
     "vision_cfg": {"image_size": SIDE, "layers": 4, "width": 192, "head_width": 48, "patch_size": 8},
@@ -34,7 +34,7 @@ def build() -> Any:
 
 
 class Block(nn.Module):
-    """Attention and a layer of 4 times the width, each behind a norm and added to its input: [B, S, width]."""
+    """Attention and a layer of 4 times the width, each after a norm and added to its input: [B, S, width]."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -65,7 +65,7 @@ class Blocks(nn.Module):
 
 
 class Vision(nn.Module):
-    """Pictures [B, 3, SIDE, SIDE] in [-1, 1] to features [B, d], taken at a token in front of the patches."""
+    """Images [B, 3, SIDE, SIDE] in [-1, 1] to features [B, d], taken at a token in front of the patches."""
 
     def __init__(self, d: int, image_size: int, layers: int, width: int, head_width: int, patch_size: int):
         super().__init__()
@@ -77,7 +77,7 @@ class Vision(nn.Module):
         self.proj = nn.Parameter(torch.zeros(width, d))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features [B, d] of pictures [B, 3, SIDE, SIDE]."""
+        """Compute features [B, d] of images [B, 3, SIDE, SIDE]."""
         patches = self.conv1(x).flatten(2).mT
         x = torch.cat([self.class_embedding.expand(len(x), 1, -1), patches], 1) + self.positional_embedding
         return self.ln_post(self.transformer(self.ln_pre(x)))[:, 0] @ self.proj
@@ -98,7 +98,7 @@ class CLIP(nn.Module):
         self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), -torch.inf).triu(1), persistent=False)
 
     def encode_image(self, x: Tensor) -> Tensor:
-        """Encode pictures [B, 3, SIDE, SIDE] as features [B, d]."""
+        """Encode images [B, 3, SIDE, SIDE] as features [B, d]."""
         return self.visual(x)
 
     def encode_text(self, ids: Tensor) -> Tensor:
@@ -115,12 +115,12 @@ def load(file: Path, device: str = "cpu") -> CLIP:
 
 
 def enlarge(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Enlarge pictures uint8 [n, H, H, 3] to [n, side, side, 3] by repeating every pixel, so that nothing is smoothed.
+    """Enlarge images uint8 [n, H, H, 3] to [n, side, side, 3] by repeating every pixel, so that nothing is smoothed.
     Raises ParityError unless they are squares whose side divides `side`."""
     height, width = pixels.shape[1:3]
     if height != width or side % height:
         size = f"{height}x{width}"
-        raise ParityError(f"pixels: {size} pictures; allowed: {side}x{side}, or squares of a divisor of that")
+        raise ParityError(f"pixels: {size} images; allowed: {side}x{side}, or squares of a divisor of that")
     return pixels.repeat(side // height, 1).repeat(side // height, 2)
 
 
@@ -130,12 +130,12 @@ def encode(network: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> n
         return np.concatenate([network(batched).float().cpu().numpy() for batched in inputs.split(batch)])
 
 
-def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
+def image_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
     """Encode pixels uint8 [n, H, W, 3], enlarged if small, by CLIP as float32 [n, d], not normalised (clean-fid)."""
     device = clip.logit_scale.device
 
     def read(some: Tensor) -> Tensor:
-        """Read pictures uint8 [B, H, W, 3]."""
+        """Read images uint8 [B, H, W, 3]."""
         large = torch.from_numpy(enlarge(some.numpy(), SIDE)).permute(0, 3, 1, 2).contiguous().to(device)
         return clip.encode_image(large.float() / 127.5 - 1)
 
@@ -150,8 +150,8 @@ def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.nd
 
 
 def cell_features(captions: np.ndarray, pixels: np.ndarray, clip: CLIP) -> dict[str, np.ndarray]:
-    """Compute CLIP's features of pictures, float32 [n, d], and their `cosine` with their captions, float32 [n]."""
-    features = picture_features(pixels, clip)
+    """Compute CLIP's features of images, float32 [n, d], and their `cosine` with their captions, float32 [n]."""
+    features = image_features(pixels, clip)
     text = caption_features([str(c) for c in captions], clip)
     cosine = F.cosine_similarity(torch.from_numpy(features), torch.from_numpy(text)).numpy()
     return {"features": features, "cosine": cosine}

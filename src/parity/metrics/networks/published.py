@@ -21,20 +21,20 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import load_weights, parts, read_shapes, unpickle
 
-Pixels = Iterable[np.ndarray]  # the pictures are uint8 [H, W, 3], and their sizes may differ
+Pixels = Iterable[np.ndarray]  # the images are uint8 [H, W, 3], and their sizes may differ
 INCEPTION_SIDE, VGG_SIDE = 299, 224
 VGG_UNREAD = ("classifier.6.weight", "classifier.6.bias")  # VGG16's last layer (ImageNet's classes) is not read
 CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"  # the file of weights in a folder of open_clip
 
 
-def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
-    """Yield lists of `size` pictures, the last one shorter, and note how many were yielded. The pictures are read as
+def batches(images: Pixels, size: int) -> Iterator[list[np.ndarray]]:
+    """Yield lists of `size` images, the last one shorter, and note how many were yielded. The images are read as
     they are asked for."""
-    remaining = iter(pictures)
+    remaining = iter(images)
     n_done = 0
     while batch := list(islice(remaining, size)):
-        note(f"pictures that a network has judged: {n_done}")
+        note(f"images that a network has judged: {n_done}")
         yield batch
         n_done += len(batch)
 
@@ -72,9 +72,9 @@ def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
         return build_resizer(mode)
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
-    def resize(picture: np.ndarray) -> np.ndarray:
+    def resize(image: np.ndarray) -> np.ndarray:
         """Resize like TensorFlow 1."""
-        x = torch.from_numpy(picture.transpose(2, 0, 1).astype(np.float32))[None]
+        x = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32))[None]
         size = (INCEPTION_SIDE, INCEPTION_SIDE)
         resized = interpolate_bilinear_2d_like_tensorflow1x(x, size=size, align_corners=False)[0]
         return resized.permute(1, 2, 0).numpy()
@@ -82,34 +82,34 @@ def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
     return resize
 
 
-def crop(picture: np.ndarray, side: int) -> np.ndarray:
+def crop(image: np.ndarray, side: int) -> np.ndarray:
     """Crop the largest square at the centre of uint8 [H, W, 3] and resize it to [side, side, 3] by Lanczos's filter;
-    side 0 leaves the picture as it is."""
+    side 0 leaves the image as it is."""
     if not side:
-        return picture
-    height, width = picture.shape[:2]
+        return image
+    height, width = image.shape[:2]
     size = min(height, width)
     top = (height - size) // 2
     start = (width - size) // 2
-    square = Image.fromarray(picture[top : top + size, start : start + size])
+    square = Image.fromarray(image[top : top + size, start : start + size])
     return np.asarray(square.resize((side, side), Image.Resampling.LANCZOS))
 
 
 @torch.inference_mode()
-def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], batch: int = 32) -> dict[str, Any]:
+def read_inception(net: nn.Module, images: Pixels, recipe: dict[str, Any], batch: int = 32) -> dict[str, Any]:
     """Compute Inception's features float32 [n, 2048] and logits [n, 1008] without their bias, as the Inception Score
-    takes them. recipe: how pictures are cropped, resized and scaled (`metrics.protocols`).
+    takes them. recipe: how images are cropped, resized and scaled (`metrics.protocols`).
 
     torch-fidelity's own forward takes whole bytes and resizes them itself; a recipe may resize to pixels that are not
-    rounded. So its layers are called here, in its order, behind the recipe's resizing.
+    rounded. So its layers are called here, in its order, after the recipe's resizing.
     """
     features, logits = [], []
     children: list[Any] = list(net.children())
     *layers, output = children
     with warnings.catch_warnings():  # importing clean-fid turns off all warnings; this restores them
         resize = make_resizer(recipe["resize"])
-        for group in batches(pictures, batch):
-            resized = np.stack([resize(crop(picture, recipe["crop"])) for picture in group]).transpose(0, 3, 1, 2)
+        for group in batches(images, batch):
+            resized = np.stack([resize(crop(image, recipe["crop"])) for image in group]).transpose(0, 3, 1, 2)
             x = torch.from_numpy(np.ascontiguousarray(resized, dtype=np.float32))
             x = ((x - recipe["centre"]) / recipe["centre"]).to(output.weight.device)
             for layer in layers:
@@ -147,39 +147,39 @@ def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
 
 
 @torch.inference_mode()
-def read_vgg16(net: nn.Module, pictures: Pixels, batch: int = 32) -> np.ndarray:
-    """Compute VGG16's features float32 [n, hidden] of pictures, which are squeezed to a square and not cropped."""
+def read_vgg16(net: nn.Module, images: Pixels, batch: int = 32) -> np.ndarray:
+    """Compute VGG16's features float32 [n, hidden] of images, which are squeezed to a square and not cropped."""
     from torchvision import transforms
 
     imagenet = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     prepare = transforms.Compose([transforms.Resize([VGG_SIDE, VGG_SIDE]), transforms.ToTensor(), imagenet])
     device = next(net.parameters()).device
-    groups = batches(pictures, batch)
-    pixels = (torch.stack([prepare(Image.fromarray(picture)) for picture in group]) for group in groups)
+    groups = batches(images, batch)
+    pixels = (torch.stack([prepare(Image.fromarray(image)) for image in group]) for group in groups)
     return torch.cat([net(x.to(device)).cpu() for x in pixels]).numpy()
 
 
-# --- networks of pictures and captions
+# --- networks of images and captions
 
 
 @dataclass
 class Contrastive:
-    """A network of pictures and captions in evaluation mode, with its preparation of both."""
+    """A network of images and captions in evaluation mode, with its preparation of both."""
 
     net: Any
-    encode_pictures: Callable[[Tensor], Tensor]  # maps pixels [n, 3, H, W] to features [n, d]
+    encode_images: Callable[[Tensor], Tensor]  # maps pixels [n, 3, H, W] to features [n, d]
     encode_captions: Callable[[Tensor], Tensor]  # maps ids [n, context] to features [n, d]
-    prepare: Any  # maps a PIL picture to pixels [3, H, W]
+    prepare: Any  # maps a PIL image to pixels [3, H, W]
     tokenizer: Any  # maps captions to ids [n, context], and cuts those that are too long
     device: str = "cpu"
 
     @torch.inference_mode()
-    def pictures(self, pictures: Pixels, batch: int = 64) -> Tensor:
-        """Encode pictures as features [n, d] of unit length, on the CPU, `batch` at once."""
+    def images(self, images: Pixels, batch: int = 64) -> Tensor:
+        """Encode images as features [n, d] of unit length, on the CPU, `batch` at once."""
         features = []
-        for group in batches(pictures, batch):
-            pixels = torch.stack([self.prepare(Image.fromarray(picture)) for picture in group])
-            features.append(self.encode_pictures(pixels.to(self.device)).float().cpu())
+        for group in batches(images, batch):
+            pixels = torch.stack([self.prepare(Image.fromarray(image)) for image in group])
+            features.append(self.encode_images(pixels.to(self.device)).float().cpu())
         return F.normalize(torch.cat(features), dim=-1)
 
     @torch.inference_mode()
@@ -190,9 +190,9 @@ class Contrastive:
         features = [self.encode_captions(x.to(self.device)).float().cpu() for x in ids]
         return F.normalize(torch.cat(features), dim=-1)[torch.from_numpy(back)]
 
-    def cosine(self, pictures: Pixels, captions: Sequence[str]) -> np.ndarray:
-        """Compute the cosine [n], float32, of every picture with its caption."""
-        return (self.pictures(pictures) * self.captions(captions)).sum(-1).numpy()
+    def cosine(self, images: Pixels, captions: Sequence[str]) -> np.ndarray:
+        """Compute the cosine [n], float32, of every image with its caption."""
+        return (self.images(images) * self.captions(captions)).sum(-1).numpy()
 
     def count_cut(self, captions: Sequence[str]) -> int:
         """Count the captions that are longer than the network reads."""
@@ -216,7 +216,7 @@ def load_open_clip(path: Path, architecture: str, key: str, device: str = "cpu",
     and nothing complains. A folder says which it is; of a single file the architecture's name does.
 
     key     what messages call it: networks.clip
-    whole   pictures that are no squares keep their edges, on black, and are not cropped (HPSv2)
+    whole   images that are no squares keep their edges, on black, and are not cropped (HPSv2)
     """
     import open_clip
     from open_clip.transform import PreprocessCfg, image_transform_v2

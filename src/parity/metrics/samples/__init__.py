@@ -1,8 +1,8 @@
 """What metrics read of a cell, a module for each kind of model.
 
-Sample      `Files` with the kind's columns, pictures, texts ..., each computed when it is first asked for
-draw        pictures that quality is compared with
-outputs_of  what the model's own network sees in pictures: features [n, d] and more by kind, {} without such a network
+Sample      `Files` with the kind's columns, images, texts ..., each computed when it is first asked for
+draw        images that quality is compared with
+outputs_of  what the model's own network sees in images: features [n, d] and more by kind, {} without such a network
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,17 +27,17 @@ class Files:
     cell: Path  # the cell's folder, which holds spec.json
     shards: Sequence[Path]
     checkpoint: Path
-    pictures: Sequence[Path] = ()
-    laws: Path | None = None
+    image_files: Sequence[Path] = ()
+    probs_file: Path | None = None
     inputs: Sequence[Path] = ()
     reference: Path | None = None
-    networks: Sequence[Path] = ()  # manifests of networks that judge pictures of published models
-    protocol: str = ""  # how such pictures are measured; "" for embedded models
+    networks: Sequence[Path] = ()  # manifests of networks that judge images of published models
+    protocol: str = ""  # how such images are measured; "" for embedded models
     run_code: bool = False
     device: str = "cpu"
     rows: dict[str, Any] = field(default_factory=dict)  # columns that metrics add to the records
 
-    fewest = 8  # FID needs so many images
+    fewest = 8  # FID needs this many images
 
     @cached_property
     def forced(self) -> np.ndarray | None:
@@ -64,16 +64,16 @@ class Files:
     @cached_property
     def pixels(self) -> np.ndarray:
         """uint8 [n, H, W, 3]."""
-        return self.column("pixels", self.pictures)
+        return self.column("pixels", self.image_files)
 
     @cached_property
     def logp(self) -> np.ndarray | None:
         """Log-probabilities of what was decoded: [n, L], or [n] of the missing part; None if no layer stored them."""
-        return self.column("logp", [self.laws]) if self.laws else None
+        return self.column("logp", [self.probs_file]) if self.probs_file else None
 
     @cached_property
     def reference_outputs(self) -> dict[str, np.ndarray]:
-        """What a network sees in the pictures that quality is compared with: features [m, d] and more."""
+        """What a network sees in the images that quality is compared with: features [m, d] and more."""
         return read_arrays(self.reference) if self.reference else {}
 
     @cached_property
@@ -96,13 +96,13 @@ class Files:
         return join(list(self.read(files)))[name]
 
     def judge(self, captions: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """Measure what the declared networks see in pictures of a published model (`metrics.judges`), read one after
+        """Measure what the declared networks see in images of a published model (`metrics.judges`), read one after
         the other: there may be more than fit into memory."""
 
-        def pictures() -> Iterator[np.ndarray]:
-            """Yield pixels [H, W, 3] of every picture."""
-            for columns in self.read(self.pictures):
+        def images() -> Iterator[np.ndarray]:
+            """Yield pixels [H, W, 3] of every image."""
+            for columns in self.read(self.image_files):
                 yield from columns["pixels"]
 
         networks = judges.read_manifests(self.networks)
-        return judges.measure_pictures(pictures, captions, networks, self.protocol, self.device)
+        return judges.measure_images(images, captions, networks, self.protocol, self.device)

@@ -1,4 +1,4 @@
-"""What metrics read of a cell of a continuous model: pictures of classes, and the classes that a classifier reads."""
+"""What metrics read of a cell of a continuous model: images of classes, and the classes that a classifier reads."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -41,7 +41,7 @@ class Sample(Files):
 
 
 def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
-    """Draw fresh pictures uint8 [count, H, W, 3] of the embedded classes in turn; no prompts are read. None are drawn
+    """Draw fresh images uint8 [count, H, W, 3] of the embedded classes in turn; no prompts are read. None are drawn
     ([0, 1, 1, 3]) for a model of other classes."""
     if "classifier" not in manifest["files"]:
         return np.zeros((0, 1, 1, 3), np.uint8)
@@ -51,7 +51,7 @@ def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nda
 def outputs_of(
     pixels: np.ndarray, manifest: Mapping[str, Any], device: str, images: Sequence[int] = ()
 ) -> dict[str, np.ndarray]:
-    """Compute features and logits of the classifier for pictures uint8 [n, H, W, 3] of the images of these numbers, or
+    """Compute features and logits of the classifier for images uint8 [n, H, W, 3] of the images of these numbers, or
     of the first n, and whether it reads the right class [n]; {} for a model whose files name no classifier."""
     if "classifier" not in manifest["files"]:
         return {}

@@ -39,7 +39,7 @@ class Causal:
         self.checked: Tensor | None = None  # the orders of the batch that was checked last
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+    def probs(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
         """Compute distributions [B, S, V] of the tokens at positions n_seen [B, S], given those before them in tokens
         [B, N]. With the cache, only new inputs are run, if S is 1. Raises DecodingError if a row is in another order
         than from left to right, or too long, and ValueError for several ranks that are not given all before them."""
@@ -55,12 +55,14 @@ class Causal:
         if ranks.shape[1] != 1 and not torch.equal(torch.where(ranks < N, ranks, n_seen), n_seen):
             raise ValueError(f"ranks: {ranks.shape[1]} a pass, drafted at once; allowed for a causal model: 1")
         known = tokens.clamp(max=self.net.config.vocab_size - 1)  # a mask that the network lacks is not read
-        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), known], 1)  # input i gives position i's law
+        feed = torch.cat(
+            [torch.full_like(tokens[:, :1], self.separator), known], 1
+        )  # input i gives position i's distribution
         if not self.cache or ranks.shape[1] != 1:
             logits = self.net(feed[:, : int(n_seen.max()) + 1]).logits
             input_number = n_seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, logits.shape[-1])
             return self.exclude_mask(logits.gather(1, input_number))
-        n_inputs = n_seen[:, 0] + 1  # how many inputs each law needs; a finished row repeats its last question
+        n_inputs = n_seen[:, 0] + 1  # how many inputs each distribution needs; a finished row repeats its last question
         fed = self.fed if self.fed.shape == n_inputs.shape else torch.full_like(n_inputs, -1)
         new_rows = (n_inputs != fed + 1) & (n_inputs != fed) | (fed < 0)
         restart, width, longest = torch.stack([new_rows.any(), (n_inputs - fed).max(), n_inputs.max()]).tolist()

@@ -1,7 +1,8 @@
 """Any-subset models of any length whose conditionals, of a word given any subset of the others, are known.
 
-A *rule* gives this law in closed form. Except for `Sharpened`, the laws are those of one joint, so every order of
-decoding has the same law, and a prompt follows the law if its words were drawn from it.
+A *rule* gives this distribution in closed form. Except for `Sharpened`, the distributions are those of one joint, so
+every order of decoding has the same distribution, and a prompt follows the distribution if its words were drawn from
+it.
 """
 
 from typing import Protocol
@@ -10,14 +11,15 @@ import torch
 from parity_decoders.protocols.anysubset import invert_order
 from torch import Tensor
 
-CHUNK = 2**21  # a call of a rule reads at most about so many words, to bound its memory
+CHUNK = 2**21  # a call of a rule reads at most about this many words, to bound its memory
 
 
 class Rule(Protocol):
     words: int  # a rule has V = `words` words
 
-    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute laws [Q, V] of the words at `positions` [Q], given `words` [Q, N], in which V stands for unknown."""
+    def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Compute distributions [Q, V] of the words at `positions` [Q], given `words` [Q, N], in which V stands for
+        unknown."""
         ...
 
 
@@ -28,11 +30,13 @@ def normalise(weights: Tensor) -> Tensor:
 
 
 class Strided:
-    """Markov chains side by side, begun at their stationary law: a word follows the one `stride` before it, by table
-    [V, V]. Of the known words only the nearest of the same chain on each side matter, each by a power of the table."""
+    """Markov chains side by side, begun at their stationary distribution: a word follows the one `stride` before it, by
+    table [V, V]. Of the known words only the nearest of the same chain on each side matter, each by a power of the
+    table."""
 
     def __init__(self, table: Tensor, length: int, stride: int = 1):
-        """Compute the powers of `table`, a row for the law of the word after each word, up to the longest distance."""
+        """Compute the powers of `table`, a row for the distribution of the word after each word, up to the longest
+        distance."""
         self.words = len(table)
         self.stride = stride
         stationary = torch.linalg.matrix_power(table, 2**20)[0]
@@ -40,12 +44,14 @@ class Strided:
         while len(powers) <= -(-length // stride):
             powers.append(powers[-1] @ table)
         all_powers = torch.stack(powers)
-        # a law is a factor for each side, by distance and word of the nearest known one; the last row is for no word
+        # a distribution is a factor for each side, by distance and word of the nearest known one; the last row is for
+        # no word
         self.left = torch.cat([all_powers, stationary.expand(len(all_powers), 1, -1)], 1)
         self.right = torch.cat([all_powers.mT, torch.ones_like(all_powers[:, :1])], 1)
 
-    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute laws [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for unknown."""
+    def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Compute distributions [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for
+        unknown."""
         position = torch.arange(words.shape[1])
         offset = position - positions[:, None]
         same_chain = (words < self.words) & (offset % self.stride == 0)
@@ -60,7 +66,7 @@ class Strided:
 
 class Parity:
     """Blocks of `period` words: independent draws from `base` [V], weighted by `total` [V] at their sum modulo V. A
-    word's law depends on its block only if nearly all of that is known. Words of a shorter last block are
+    word's distribution depends on its block only if nearly all of that is known. Words of a shorter last block are
     independent."""
 
     def __init__(self, base: Tensor, total: Tensor, period: int, length: int):
@@ -76,8 +82,9 @@ class Parity:
             weights.append((base * weights[-1][sums]).sum(1))
         self.weights = torch.stack(weights)
 
-    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute laws [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for unknown."""
+    def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Compute distributions [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for
+        unknown."""
         position = torch.arange(words.shape[1])
         same_block = (position // self.period == (positions // self.period)[:, None]) & (position != positions[:, None])
         readable = same_block & (words < self.words)
@@ -100,9 +107,9 @@ class Hidden:
         # probabilities are multiplied by V, so that products over hundreds of words do not underflow; 1 if unknown
         self.evidence = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
 
-    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute laws [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for unknown, by
-        forward and backward messages; neighbouring rows with the same words share theirs."""
+    def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        """Compute distributions [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for
+        unknown, by forward and backward messages; neighbouring rows with the same words share theirs."""
         new = torch.cat([torch.ones(1, dtype=torch.bool), (words[1:] != words[:-1]).any(1)])
         rows = words[new]
         group = new.cumsum(0) - 1
@@ -120,15 +127,16 @@ class Hidden:
 
 
 class Sharpened:
-    """A rule's laws to a power. Like a network's they are of no joint: the order of decoding changes the law."""
+    """A rule's distributions to a power. Like a network's they are of no joint: the order of decoding changes the
+    distribution."""
 
     def __init__(self, rule: Rule, power: float):
         self.rule = rule
         self.words = rule.words
         self.power = power
 
-    def laws_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        return normalise(self.rule.laws_given(words, positions) ** self.power)
+    def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
+        return normalise(self.rule.probs_given(words, positions) ** self.power)
 
 
 class LongSubset:
@@ -139,8 +147,8 @@ class LongSubset:
         self.vocab = rule.words + 1
         self.mask = rule.words
 
-    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V + 1] for `AnySubsetModel`: of rank ranks[b, s] given the tokens of ranks below
+    def probs(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute distributions [B, S, V + 1] for `AnySubsetModel`: of rank ranks[b, s] given the tokens of ranks below
         n_seen[b, s]. `n_prompt` is not read; the last entry, the mask's, is 0."""
         (B, N) = tokens.shape
         S = ranks.shape[1]
@@ -151,30 +159,31 @@ class LongSubset:
         for a in range(0, B, size):
             b = slice(a, a + size)
             words_seen = torch.where(rank[b, None] < n_seen[b, :, None], tokens[b, None], self.mask)
-            result.append(self.rule.laws_given(words_seen.flatten(0, 1), positions[b].flatten()).unflatten(0, (-1, S)))
-        laws = torch.cat(result)
-        return torch.cat([laws, laws.new_zeros(B, S, 1)], -1)
+            result.append(self.rule.probs_given(words_seen.flatten(0, 1), positions[b].flatten()).unflatten(0, (-1, S)))
+        probs = torch.cat(result)
+        return torch.cat([probs, probs.new_zeros(B, S, 1)], -1)
 
 
 def draw_texts(rule: Rule, uniform: Tensor) -> Tensor:
-    """Draw texts [n, N] from a rule's joint law, from the left, by inverting its laws at `uniform` numbers [n, N]."""
+    """Draw texts [n, N] from a rule's joint distribution, from the left, by inverting its distributions at `uniform`
+    numbers [n, N]."""
     words = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
-        law = rule.laws_given(words, torch.full((len(words),), i))
-        words[:, i] = (uniform[:, i : i + 1] > law.cumsum(1)).sum(1).clamp(max=rule.words - 1)
+        probs = rule.probs_given(words, torch.full((len(words),), i))
+        words[:, i] = (uniform[:, i : i + 1] > probs.cumsum(1)).sum(1).clamp(max=rule.words - 1)
     return words
 
 
-def compute_pair_law(rule: Rule, length: int) -> Tensor:
-    """Compute the joint law [N, V, N, V] of the words at every two positions of a text of `length` N."""
+def compute_pair_probs(rule: Rule, length: int) -> Tensor:
+    """Compute the joint distribution [N, V, N, V] of the words at every two positions of a text of `length` N."""
     N, V = length, rule.words
     positions = torch.arange(N)
-    marginals = rule.laws_given(torch.full((N, N), V), positions)
+    marginals = rule.probs_given(torch.full((N, N), V), positions)
     result = []
     for i in range(N):
         words = torch.full((V, N), V)
         words[:, i] = torch.arange(V)
-        law = rule.laws_given(words.repeat_interleave(N, 0), positions.repeat(V)).view(V, N, V)
-        law[:, i] = torch.eye(V, dtype=law.dtype)
-        result.append(marginals[i, :, None, None] * law)
+        probs = rule.probs_given(words.repeat_interleave(N, 0), positions.repeat(V)).view(V, N, V)
+        probs[:, i] = torch.eye(V, dtype=probs.dtype)
+        result.append(marginals[i, :, None, None] * probs)
     return torch.stack(result)

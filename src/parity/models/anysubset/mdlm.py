@@ -113,19 +113,19 @@ class MDLM:
         self.net, self.mask, self.vocab = net.eval(), mask, len(net.backbone.vocab_embed["embedding"])
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+    def probs(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
         """Compute distributions [B, S, V] of the tokens at ranks [B, S], each given the tokens [B, N] of the first
         n_seen [B, S] ranks: one pass if all of a row's are given the same, else one a rank."""
         rank = invert_order(order)
         position = order.gather(1, ranks.clamp(max=order.shape[1] - 1))
         columns = [slice(None)] if (n_seen == n_seen[:, :1]).all() else [slice(s, s + 1) for s in range(ranks.shape[1])]
-        laws = []
+        probs = []
         for s in columns:
             known = torch.where(rank < n_seen[:, s][:, :1], tokens, self.mask)
             logits = self.net(known)
             chosen = position[:, s, None].expand(-1, -1, self.vocab)
-            laws.append(exclude(logits.gather(1, chosen), self.mask))
-        return torch.cat(laws, 1)
+            probs.append(exclude(logits.gather(1, chosen), self.mask))
+        return torch.cat(probs, 1)
 
 
 def wrap(net: Network, words: Any, cache: bool) -> MDLM:

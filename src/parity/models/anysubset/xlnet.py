@@ -2,7 +2,7 @@
 order.
 
 XLNet has two streams: content (keys and values, which read the token) and query (which reads the position alone), so a
-law never sees its own token (appendix D). `make_permutation_mask` says what each position may read.
+distribution never sees its own token (appendix D). `make_permutation_mask` says what each position may read.
 
 `XLNet` calls transformers' forward. `CachedXLNet` computes the same from the same weights, keeps keys and values, and
 needs no transformers, whose import takes longer than a small cell's decoding: hence the imports inside functions.
@@ -62,11 +62,11 @@ def exclude(logits: Tensor, mask: int | None) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if mask is not None:
         logits[..., mask] = float("-inf")
-    laws = logits.softmax(-1)
+    probs = logits.softmax(-1)
     if mask is None:
-        return laws
-    is_mask = F.one_hot(torch.tensor(mask, device=logits.device), logits.shape[-1]).to(laws.dtype)
-    return torch.where(laws[..., :1].isnan(), is_mask, laws)
+        return probs
+    is_mask = F.one_hot(torch.tensor(mask, device=logits.device), logits.shape[-1]).to(probs.dtype)
+    return torch.where(probs[..., :1].isnan(), is_mask, probs)
 
 
 class XLNet:
@@ -78,9 +78,9 @@ class XLNet:
         self.vocab = net.config.vocab_size
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V], see `AnySubsetModel`. transformers gives a position, its content too, a single
-        `n_seen`, so there is a forward for each of a row's different `n_seen`, unless one can serve all."""
+    def probs(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute distributions [B, S, V], see `AnySubsetModel`. transformers gives a position, its content too, a
+        single `n_seen`, so there is a forward for each of a row's different `n_seen`, unless one can serve all."""
         N = tokens.shape[1]
         if ((ranks >= N) | (n_seen == ranks) | (n_seen == n_seen.amax(1, keepdim=True))).all():
             return self._forward(tokens, order, n_prompt, ranks, n_seen)
@@ -92,7 +92,7 @@ class XLNet:
         return torch.stack(passes, 2).take_along_dim(nth[..., None, None], 2)[:, :, 0]
 
     def _forward(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V] in one forward of the network; slots whose rank is N have no meaning."""
+        """Compute distributions [B, S, V] in one forward of the network; slots whose rank is N have no meaning."""
         N = tokens.shape[1]
         is_rank = ranks < N
         target = torch.zeros(*ranks.shape, N, device=tokens.device, dtype=self.net.dtype)
@@ -102,8 +102,8 @@ class XLNet:
 
 
 class CachedXLNet:
-    """The laws of `XLNet` with keys and values cached (appendix F.4): a pass computes what changed since the last pass,
-    and its queries.
+    """The distributions of `XLNet` with keys and values cached (appendix F.4): a pass computes what changed since the
+    last pass, and its queries.
 
     weights  the state of an `XLNetLMHeadModel`, by name
     config   its configuration, as saved
@@ -157,7 +157,7 @@ class CachedXLNet:
     def _count_missing(self, missing: Tensor, bound: int) -> int:
         """Return the largest of `missing` [B], the number of ranks that each row lacks; on a GPU `bound`, so that it
         need not synchronise, and the program stops if that is exceeded: a decoder may not replace more tokens than it
-        asks for laws."""
+        asks for distributions."""
         if missing.device.type == "cpu":
             return max(0, int(missing.max()))
         torch._assert_async(
@@ -166,9 +166,9 @@ class CachedXLNet:
         return bound
 
     @torch.inference_mode()
-    def laws(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute laws [B, S, V], see `AnySubsetModel`, and the keys and values of ranks that are new, or whose tokens,
-        or those before them, have changed since the last pass."""
+    def probs(self, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
+        """Compute distributions [B, S, V], see `AnySubsetModel`, and the keys and values of ranks that are new, or
+        whose tokens, or those before them, have changed since the last pass."""
         B, N = tokens.shape
         is_new = not self._knows(order, n_prompt)
         if is_new:

@@ -1,11 +1,12 @@
-"""The diffusion head of continuous autoregressive models: a small MLP that makes of a condition z a law of one token.
+"""The diffusion head of continuous autoregressive models: a small MLP that makes of a condition z a distribution of one
+token.
 
 Source: Li et al. 2024 (MAR), sec. 3.2 and 4.3; Nichol & Dhariwal 2021 (cosine schedule, learned-range variance,
 respacing); parameter names are those of `diffloss.net` in the published checkpoints.
 
 Words. A *trajectory* starts at x_T ~ N(0, I) and is drawn step by step, from T to 1, from Gaussians N(mu_t, sigma_t^2);
-the token is x_0. Its law is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of log sigma over the steps
-before it.
+the token is x_0. Its distribution is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of log sigma over the
+steps before it.
 """
 
 import math
@@ -19,11 +20,12 @@ from parity_decoders.compiling import CompiledPass
 from parity_decoders.protocols.continuous import LOG_2PI, Affine, Chain, PathNoise
 from torch import Tensor, nn
 
-TRAINED = 1000  # the head is trained with so many diffusion steps
+TRAINED = 1000  # the head is trained with this many diffusion steps
 
 
 class Trajectory(NamedTuple):
-    """The laws at the end of walks of N tokens from x_T: the last step's Gaussians, and log sigma of the others."""
+    """The distributions at the end of walks of N tokens from x_T: the last step's Gaussians, and log sigma of the
+    others."""
 
     mean: Tensor  # [N, D] the mean of p(x_0 | x_1)
     std: Tensor  # [N, D]
@@ -188,7 +190,7 @@ class HeadNet(nn.Module):
 
 @dataclass(frozen=True)
 class HeadSampling:
-    """How a diffusion head is sampled. This defines the target's law, so it is the same for every method."""
+    """How a diffusion head is sampled. This defines the target's distribution, so it is the same for every method."""
 
     steps: int = 100  # T, the number of steps
     sampler: Literal["ddpm", "ddim"] = "ddpm"
@@ -273,14 +275,15 @@ class Steps:
         std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
         return Affine(of_start * start, of_x * torch.ones_like(start), self.sampling.temperature * std)
 
-    def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
+    def distribution(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """Compute mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
         step = self.gaussian(i, self.predict(x, i))
         return step.mean(x), step.std
 
 
 def walk(chain: Chain, path: PathNoise) -> Trajectory:
-    """Walk N tokens from x_T = path(T) to the last step's law in one batch, by the noise path(T-1) .. path(1)."""
+    """Walk N tokens from x_T = path(T) to the last step's distribution in one batch, by the noise path(T-1) ..
+    path(1)."""
     x = path(chain.steps)
     log_sigma = x.new_zeros(len(x))
     for i in range(chain.steps, 1, -1):
@@ -297,7 +300,7 @@ def compute_single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor
     x = path(q.sampling.steps)
     log_ratio = torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):
-        laws = [torch.distributions.Normal(*steps.law(x, i)) for steps in (p, q)]
-        x = laws[1].mean + laws[1].stddev * path(i - 1)
-        log_ratio = log_ratio + (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
+        distributions = [torch.distributions.Normal(*steps.distribution(x, i)) for steps in (p, q)]
+        x = distributions[1].mean + distributions[1].stddev * path(i - 1)
+        log_ratio = log_ratio + (distributions[0].log_prob(x) - distributions[1].log_prob(x)).sum(-1)
     return log_ratio

@@ -1,4 +1,5 @@
-"""A causal transformer with a Gaussian-mixture head, class-conditional: continuous tokens whose law has a closed form.
+"""A causal transformer with a Gaussian-mixture head, class-conditional: continuous tokens whose distribution has a
+closed form.
 
 Source: Tschannen et al. 2025 (GIVT): raster order, one mixture with diagonal covariances per token; the paper of
 continuous speculative decoding, eq. 52. p, q and the residual are known exactly, so a speculative decoder of this head
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
-from parity.models.continuous.tabular import MixtureLaw, MixtureWalk
+from parity.models.continuous.tabular import MixtureDistribution, MixtureWalk
 
 FAMILY = {  # see models.continuous
     "condition": "class",
@@ -31,12 +32,12 @@ FAMILY = {  # see models.continuous
 @dataclass(frozen=True)
 class GMMConfig:
     classes: int
-    grid: int  # an image has so many tokens a side
+    grid: int  # an image has this many tokens a side
     dim: int  # a token is D = `dim` numbers
     width: int
     blocks: int
     heads: int
-    components: int  # the law of a token is a mixture of K = `components` Gaussians
+    components: int  # the distribution of a token is a mixture of K = `components` Gaussians
     floor: float = 0.02  # smallest scale of a component; without it flat backgrounds drive the density to infinity
 
     @property
@@ -69,14 +70,14 @@ class GMMNet(nn.Module):
             x = block(x, causal_mask)
         return self.norm(x)
 
-    def law(self, z: Tensor) -> MixtureLaw:
-        """Compute the laws of N tokens, mixtures of K Gaussians, from conditions z [N, width]."""
+    def distribution(self, z: Tensor) -> MixtureDistribution:
+        """Compute the distributions of N tokens, mixtures of K Gaussians, from conditions z [N, width]."""
         c = self.config
         numbers = self.head(z).to(self.head.weight.dtype)
         shape = (c.components, c.dim)
         weights, means, scales = numbers.split([c.components, c.components * c.dim, c.components * c.dim], -1)
         scales = F.softplus(scales.unflatten(-1, shape)) + c.floor
-        return MixtureLaw(weights.log_softmax(-1), means.unflatten(-1, shape), scales)
+        return MixtureDistribution(weights.log_softmax(-1), means.unflatten(-1, shape), scales)
 
 
 @dataclass
@@ -87,7 +88,7 @@ class GMM:
     labels: Tensor  # [B] class of each image
     sampling: HeadSampling  # only its temperature is read
     raster = True
-    steps = 1  # noise is needed for path(0) and path(1), which MixtureLaw.sample reads
+    steps = 1  # noise is needed for path(0) and path(1), which MixtureDistribution.sample reads
 
     def __post_init__(self) -> None:
         self.length, self.dim = self.net.config.tokens, self.net.config.dim
@@ -97,12 +98,12 @@ class GMM:
         z = self.net(select_tokens_before(tokens, ranks, n_known, self.length), self.labels)
         return z.gather(1, ranks[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
-    def law(self, condition: Any, path: PathNoise | None = None) -> MixtureLaw:
-        law = self.net.law(condition)
-        return law._replace(scales=law.scales * self.sampling.temperature)
+    def distribution(self, condition: Any, path: PathNoise | None = None) -> MixtureDistribution:
+        distribution = self.net.distribution(condition)
+        return distribution._replace(scales=distribution.scales * self.sampling.temperature)
 
     def chain(self, condition: Any) -> MixtureWalk:
-        return MixtureWalk(self.law(condition))
+        return MixtureWalk(self.distribution(condition))
 
     def take(self, rows: Tensor) -> "GMM":
         return GMM(self.net, self.labels[rows], self.sampling)

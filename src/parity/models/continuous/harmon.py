@@ -1,7 +1,7 @@
 """Harmon: MAR with a language model between its encoder and its decoder, conditioned on text.
 
 Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files and of their Hugging
-Face layout, of which `vae.*` is a file of its own here, and `llm.lm_head`, needed to understand pictures only, is not
+Face layout, of which `vae.*` is a file of its own here, and `llm.lm_head`, needed to understand images only, is not
 read. The language model is transformers' Qwen2.
 
 The encoder's buffer holds no class. The language model reads the prompt, then the encoder's output: known tokens in
@@ -140,7 +140,7 @@ def read_config(state: dict[str, Tensor]) -> HarmonConfig:
 
 
 def resize(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
-    """Resize weights to pictures of `grid` tokens a side: the three tables of positions are interpolated as in the
+    """Resize weights to images of `grid` tokens a side: the three tables of positions are interpolated as in the
     released code (bilinear, corners not aligned), in float64. config: the sizes before."""
     state = dict(state)
     for name in ("encoder", "decoder", "diffusion"):

@@ -3,7 +3,7 @@
 Regimes   a Markov chain of regimes, in each of which a token is Gaussian: mixtures by the forward algorithm
 Turning   a token is the one `stride` before it, rotated, shrunk and with noise added: Gaussians at any distance
 
-Both give the law of a rank from the first `n_known` tokens, also where the tokens between are unknown.
+Both give the distribution of a rank from the first `n_known` tokens, also where the tokens between are unknown.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ import torch
 from parity_decoders.protocols.continuous import PathNoise
 from torch import Tensor
 
-from parity.models.continuous.tabular import MixtureLaw, MixtureWalk, walk_mixture
+from parity.models.continuous.tabular import MixtureDistribution, MixtureWalk, walk_mixture
 
 
 class Rule(Protocol):
     dim: int
 
-    def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
+    def compute_distributions(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
+        """Compute the distributions of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         ...
 
 
 class Regimes:
-    """The laws of a chain of K regimes: begin [K], step [K, K]; means, scales [K, D] of the tokens in each."""
+    """The distributions of a chain of K regimes: begin [K], step [K, K]; means, scales [K, D] of the tokens in each."""
 
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
         """Store a chain of K regimes, begin [K], step [K, K], and Gaussians of the tokens in each, means, scales [K,
@@ -36,8 +36,8 @@ class Regimes:
         self.scales = scales
         self.dim = means.shape[1]
 
-    def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
+    def compute_distributions(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
+        """Compute the distributions of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         B = len(tokens)
         n_read = int(n_known.max())
         z = (tokens[:, :n_read, None].double() - self.means) / self.scales  # [B, i, K, D]
@@ -52,22 +52,22 @@ class Regimes:
         for i in range(int(distance.max())):
             weights = torch.where((distance > i)[:, None], weights @ self.step, weights)
         shape = (ranks.numel(), *self.means.shape)
-        return MixtureLaw(weights.log(), self.means.expand(shape), self.scales.expand(shape))
+        return MixtureDistribution(weights.log(), self.means.expand(shape), self.scales.expand(shape))
 
 
 class Turning:
     """x_i = keep * turn x_{i - stride} + noise, where turn [D, D] is a rotation, keep < 1, and the noise such that a
-    token's law is N(0, I) wherever nothing is known."""
+    token's distribution is N(0, I) wherever nothing is known."""
 
     def __init__(self, keep: float, turn: Tensor, stride: int):
-        """Store the law of x_i = keep * turn x_{i - stride} + noise; turn [D, D] is a rotation."""
+        """Store the distribution of x_i = keep * turn x_{i - stride} + noise; turn [D, D] is a rotation."""
         self.keep = keep
         self.turn = turn
         self.stride = stride
         self.dim = len(turn)
 
-    def compute_laws(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Compute the laws of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
+    def compute_distributions(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
+        """Compute the distributions of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # counts steps back to a known token
         source = ranks - n_back * self.stride
         index = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
@@ -76,7 +76,7 @@ class Turning:
         mean = share[..., None] * (powers[n_back] @ tokens.double().gather(1, index)[..., None])[..., 0]
         scale = (1 - share**2).sqrt()[..., None].expand_as(mean)
         log_weights = torch.zeros(ranks.numel(), 1, dtype=mean.dtype)
-        return MixtureLaw(log_weights, mean.flatten(0, 1)[:, None], scale.flatten(0, 1)[:, None])
+        return MixtureDistribution(log_weights, mean.flatten(0, 1)[:, None], scale.flatten(0, 1)[:, None])
 
 
 @dataclass
@@ -91,11 +91,11 @@ class LongMixture:
     def __post_init__(self) -> None:
         self.dim = self.rule.dim
 
-    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
         by_rank = tokens.gather(1, order[..., None].expand_as(tokens))
-        return self.rule.compute_laws(by_rank, ranks, n_known.expand_as(ranks))
+        return self.rule.compute_distributions(by_rank, ranks, n_known.expand_as(ranks))
 
-    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
+    def distribution(self, condition: Any, path: PathNoise) -> MixtureDistribution:
         return walk_mixture(condition, self.steps, path)
 
     def chain(self, condition: Any) -> MixtureWalk:

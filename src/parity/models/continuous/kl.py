@@ -2,7 +2,7 @@
 
 Source: Li et al. 2024 (MAR), sec. 4.1; Rombach et al. 2022. The encoder and the decoder are LlamaGen's (`vq.py`), whose
 tokenizer descends from this one; `rename_published` renames the parameters of `kl16.ckpt` to theirs. The embedded
-tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 tokens of 16 numbers.
+tokenizer has three down-samplings in place of four: 64x64 images to 8x8 tokens of 16 numbers.
 """
 
 import math
@@ -25,7 +25,7 @@ NOT_SIZES = (LATENTS, AVERAGE)  # these entries of a header do not describe the 
 class KLConfig:
     dim: int = 16  # a token is D = `dim` numbers
     ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # a level's width is so many `ch`; sides are halved between levels
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # a level's width is this many `ch`; sides are halved between levels
     res_blocks: int = 2
     norm_groups: int = 32
     decoder_attention: bool = False
@@ -33,12 +33,12 @@ class KLConfig:
 
     @property
     def stride(self) -> int:
-        """Picture pixels per token, each way."""
+        """Image pixels per token, each way."""
         return 2 ** (len(self.ch_mult) - 1)
 
 
 class KL(nn.Module):
-    """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w, D] (raster order) and back."""
+    """Images [B, 3, H, W] in [-1, 1] to tokens [B, h*w, D] (raster order) and back."""
 
     def __init__(self, config: KLConfig):
         """Build the encoder and the decoder."""
@@ -51,19 +51,19 @@ class KL(nn.Module):
         self.quant_conv = nn.Conv2d(2 * config.dim, 2 * config.dim, 1)
         self.post_quant_conv = nn.Conv2d(config.dim, config.dim, 1)
 
-    def moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Compute mean and log variance of the latents, unscaled, each [B, D, h, w]."""
-        mean, log_variance = widen(self.quant_conv(self.encoder(pictures))).chunk(2, 1)
+        mean, log_variance = widen(self.quant_conv(self.encoder(images))).chunk(2, 1)
         return mean, log_variance.clamp(-30, 20)
 
-    def encode(self, pictures: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Encode pictures [B, 3, H, W] to tokens [B, L, D]: the latents' mean or, with noise [B, D, h, w], a sample."""
-        mean, log_variance = self.moments(pictures)
+    def encode(self, images: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Encode images [B, 3, H, W] to tokens [B, L, D]: the latents' mean or, with noise [B, D, h, w], a sample."""
+        mean, log_variance = self.moments(images)
         z = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
         return self.config.scale * z.flatten(2).transpose(1, 2)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Decode tokens [B, L, D] to pictures [B, 3, H, W] in [-1, 1]. Raises ParityError if L is no square."""
+        """Decode tokens [B, L, D] to images [B, 3, H, W] in [-1, 1]. Raises ParityError if L is no square."""
         side = find_side(tokens.shape[1])
         z = tokens.transpose(1, 2).contiguous().unflatten(2, (side, side)) / self.config.scale
         return self.decoder(self.post_quant_conv(z))

@@ -124,17 +124,17 @@ class Loaded:
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
 
-    def pictures(self, tokens: Tensor | np.ndarray, batch: int = RENDERED) -> np.ndarray:
+    def images(self, tokens: Tensor | np.ndarray, batch: int = RENDERED) -> np.ndarray:
         """Decode tokens [n, L, D] of all ranks, in raster order, to pixels uint8 [n, H, W, 3], `batch` at a time, fewer
         if memory is too little for them."""
         return to_pixels(self.decode(tokens, batch))
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor | np.ndarray, batch: int = RENDERED) -> Tensor:
-        """Decode tokens [n, L, D] of all ranks, in raster order, to pictures [n, 3, H, W] in [-1, 1], not rounded."""
+        """Decode tokens [n, L, D] of all ranks, in raster order, to images [n, 3, H, W] in [-1, 1], not rounded."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
         render = lambda rows: self.kl.decode(rows.to(self.kl.quant_conv.weight))  # noqa: E731
-        return torch.cat(list(run_in_batches(render, grid, batch, "pictures")))
+        return torch.cat(list(run_in_batches(render, grid, batch, "images")))
 
 
 def load(
@@ -152,5 +152,5 @@ def load(
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
-    """Make a model for `pictures` alone: the autoencoder is read on first use, and no other network."""
+    """Make a model for `images` alone: the autoencoder is read on first use, and no other network."""
     return Loaded(manifest, torch.device(device))

@@ -40,10 +40,10 @@ FAMILY = {  # see models.continuous
 @dataclass(frozen=True)
 class MARConfig:
     classes: int = 1000
-    grid: int = 16  # an image has so many tokens a side
+    grid: int = 16  # an image has this many tokens a side
     dim: int = 16  # a token is D = `dim` numbers
     width: int = 768
-    encoder: int = 12  # the encoder has so many blocks
+    encoder: int = 12  # the encoder has this many blocks
     decoder: int = 12
     heads: int = 12
     buffer: int = 64
@@ -227,7 +227,7 @@ class MAR:
         conditional, unconditional = read(self.labels), read(torch.full_like(self.labels, -1))
         return Steps(head, self.sampling, conditional, unconditional, scale)
 
-    def law(self, condition: Any, path: PathNoise) -> Trajectory:
+    def distribution(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(condition, path)
 
     def chain(self, condition: Any) -> Steps:

@@ -179,7 +179,7 @@ def convert(
     elif tokenizer is not None:
         raise ParityError(f"--tokenizer {tokenizer}: {model} reads no captions; allowed: none")
     if grid and not hasattr(family, "resize"):
-        raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
+        raise ParityError(f"--grid {grid}: the images of {model} have one size; allowed: none")
     if cell and not hasattr(family, "regroup"):
         raise ParityError(f"--cell {cell}: {model} has no cells; allowed: none")
     sums: dict[str, str] = {}

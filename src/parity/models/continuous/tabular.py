@@ -1,7 +1,8 @@
 """Continuous models with a known joint: mixtures over whole sequences, whose conditionals are mixtures.
 
 Within a component tokens are independent; across components they depend on each other. So every conditional has a known
-density and distribution function, in any order, and the Rosenblatt transform maps the law to the uniform law on a cube.
+density and distribution function, in any order, and the Rosenblatt transform maps the distribution to the uniform
+distribution on a cube.
 """
 
 from dataclasses import dataclass
@@ -67,15 +68,15 @@ def random_mixture(rng: np.random.Generator, components: int = 3, length: int = 
 
 
 def exact_sampler(model: Mixture, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples [rows, L, D] of a mixture token by token, each from its law given those before it."""
+    """Draw samples [rows, L, D] of a mixture token by token, each from its distribution given those before it."""
     x = np.empty((rows, 0, model.means.shape[2]))
     for _ in range(model.means.shape[1]):
         x = np.concatenate([x, model.draw(x, rng)[:, None]], 1)
     return x
 
 
-class MixtureLaw(NamedTuple):
-    """Laws of N tokens, each a mixture of K Gaussians with diagonal covariance."""
+class MixtureDistribution(NamedTuple):
+    """Distributions of N tokens, each a mixture of K Gaussians with diagonal covariance."""
 
     log_weights: Tensor  # [N, K]
     means: Tensor  # [N, K, D]
@@ -103,28 +104,28 @@ class MixtureLaw(NamedTuple):
         log_densities = self.log_weights + (-0.5 * z * z - self.scales.log()).sum(-1)
         return log_densities.logsumexp(1) - 0.5 * LOG_2PI * x.shape[-1]
 
-    def rows(self, which: Tensor) -> "MixtureLaw":
-        return MixtureLaw(self.log_weights[which], self.means[which], self.scales[which])
+    def rows(self, which: Tensor) -> "MixtureDistribution":
+        return MixtureDistribution(self.log_weights[which], self.means[which], self.scales[which])
 
 
 @dataclass
 class MixtureWalk:
-    """A mixture as a `Chain` of T steps whose x_0 follows it exactly; T = 1 is `MixtureLaw.sample`.
+    """A mixture as a `Chain` of T steps whose x_0 follows it exactly; T = 1 is `MixtureDistribution.sample`.
 
     The first number of x_1 chooses the component, whose Gaussian is the last step. The steps before keep N(0, I):
     x_{i-1} = r g(x_i) + (1 - r^2)^1/2 n, where r depends on step and condition, and g turns the sign of numbers beyond
     1. So steps are nonlinear, have noise and depend on their condition.
     """
 
-    law: MixtureLaw
+    distribution: MixtureDistribution
     steps: int = 1
     last = "noise"
     noisy = True
 
     @property
     def prior(self) -> Tensor:
-        D = self.law.means.shape[-1]
-        return torch.cat([torch.full((2 * D,), 0.5), torch.zeros(D), torch.ones(D)]).to(self.law.means)
+        D = self.distribution.means.shape[-1]
+        return torch.cat([torch.full((2 * D,), 0.5), torch.zeros(D), torch.ones(D)]).to(self.distribution.means)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """Compute at points x [N, D] or [N, K, D] of steps i what `gaussian` needs, [..., 4 D]: slope and deviation of
@@ -132,14 +133,14 @@ class MixtureWalk:
         N, D = x.shape[0], x.shape[-1]
         step = (x.new_full(x.shape[:-1], i) if isinstance(i, int) else i.to(x.dtype)).reshape(N, -1)
         points = x.reshape(N, -1, D)
-        w = self.law.log_weights.exp()
+        w = self.distribution.log_weights.exp()
         phase = step[..., None] + 3 * w[:, None, :1] + torch.arange(D, device=x.device)
         r = 0.9 * phase.cos()
         u = torch.special.ndtr(points[..., :1])
         k = (u > w.cumsum(1)[:, None]).sum(-1).clamp(max=w.shape[1] - 1)
         rows = torch.arange(N, device=x.device)[:, None]
         slopes = torch.where(points.abs() < 1, r, -r)
-        parameters = [slopes, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
+        parameters = [slopes, (1 - r * r).sqrt(), self.distribution.means[rows, k], self.distribution.scales[rows, k]]
         return torch.cat(parameters, -1).reshape(*x.shape[:-1], 4 * D)
 
     def predict_where(self, mask: Tensor, x: Tensor, i: Tensor) -> Tensor:
@@ -151,19 +152,19 @@ class MixtureWalk:
         return Affine(mean * final, slopes * ~final, torch.where(final, scale, spread))
 
     def __len__(self) -> int:
-        return len(self.law.log_weights)
+        return len(self.distribution.log_weights)
 
     def take(self, which: Tensor) -> "MixtureWalk":
-        return MixtureWalk(self.law.rows(which), self.steps)
+        return MixtureWalk(self.distribution.rows(which), self.steps)
 
 
-def walk_mixture(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
-    """Compute the law at the end of a walk of `steps` with the noise `path`: for one step the mixture itself, for more
-    the Gaussian of the component that the walk chose."""
+def walk_mixture(condition: MixtureDistribution, steps: int, path: PathNoise) -> MixtureDistribution:
+    """Compute the distribution at the end of a walk of `steps` with the noise `path`: for one step the mixture itself,
+    for more the Gaussian of the component that the walk chose."""
     if steps == 1:
         return condition
     end = walk(MixtureWalk(condition, steps), path)
-    return MixtureLaw(torch.zeros_like(end.mean[:, :1]), end.mean[:, None], end.std[:, None])
+    return MixtureDistribution(torch.zeros_like(end.mean[:, :1]), end.mean[:, None], end.std[:, None])
 
 
 @dataclass
@@ -174,13 +175,14 @@ class TabularMixture:
     mixture: Mixture
     rows: int
     raster: bool = True
-    steps: int = 1  # a token is drawn by a walk of so many steps
+    steps: int = 1  # a token is drawn by a walk of this many steps
 
     def __post_init__(self) -> None:
         self.length, self.dim = self.mixture.means.shape[1:]
 
-    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureLaw:
-        """Compute the laws of B*n tokens, of ranks [B, n], given those of the first n_known ranks of `order`."""
+    def conditions(self, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
+        """Compute the distributions of B*n tokens, of ranks [B, n], given those of the first n_known ranks of
+        `order`."""
         weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
         z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
         evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], less a constant
@@ -189,9 +191,9 @@ class TabularMixture:
         log = weights.log() + evidence.gather(1, n_known.expand_as(ranks)[..., None].expand(-1, -1, len(weights)))
         position = order.gather(1, ranks).flatten()
         means, scales = (v[:, position].transpose(0, 1) for v in (means, scales))
-        return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)
+        return MixtureDistribution(log.flatten(0, 1).log_softmax(-1), means, scales)
 
-    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
+    def distribution(self, condition: Any, path: PathNoise) -> MixtureDistribution:
         return walk_mixture(condition, self.steps, path)
 
     def chain(self, condition: Any) -> MixtureWalk:

@@ -48,11 +48,11 @@ KeysValues = tuple[Tensor, Tensor]  # these are keys and values of S tokens, eac
 @dataclass(frozen=True)
 class XARConfig:
     classes: int = 1000
-    grid: int = 16  # an image has so many tokens a side
+    grid: int = 16  # an image has this many tokens a side
     cell: int = 8  # a cell has k = `cell` tokens a side
     dim: int = 16  # a token is D = `dim` numbers
     width: int = 768
-    encoder: int = 8  # the encoder has so many blocks
+    encoder: int = 8  # the encoder has this many blocks
     decoder: int = 8
     heads: int = 12
 
@@ -313,7 +313,7 @@ class XAR:
     def chain(self, condition: Any) -> "Flow":
         return Flow(self.net, self.sampling, self.length, condition)
 
-    def law(self, condition: Any, path: PathNoise) -> Trajectory:
+    def distribution(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(self.chain(condition), path)
 
     def take(self, rows: Tensor) -> "XAR":

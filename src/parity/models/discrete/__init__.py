@@ -7,7 +7,7 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
         "files": parts that a published model must have; "also": those that it may have,
         "embedded": files of the embedded model by part, {} if there is none,
         "network": sizes that are known before the files are: vocab, the number of codes, and grid, tokens a side, or
-            rows and columns of codes, line and end, tokens that the grammar forces behind a row and behind the last,
+            rows and columns of codes, line and end, tokens that the grammar forces after a row and after the last,
         "sizes": those that a configuration may give, with their defaults; "divides", "at_most", "multiples" of them,
         "model_types": `model_type` in config.json, of a family whose files are transformers' folders,
         "sampling": the sampling settings of its authors, for `parity models add`,
@@ -16,11 +16,11 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
     TENSORS = tensors by which a part's published file is known   these three are read before any job, if declared
     SHAPES = {part: {size: (tensor, axis, what is added)}}        see base.headers.derive_sizes
     CONFIG = {size: (section, key)}                               of config.json
-    shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
+    shape(manifest) -> tokens in a row of an image, pixels of its longer side    known before anything is loaded
     load(manifest, part, device, dtype) -> network                   part: "net", "vq", "drafter", "draft", "heads"
     condition(nets, inputs, guided, run) -> Conditioned              of a batch of encoded prompts
-    pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
+    images(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                      tokens that look alike
     encoder(manifest, device)(captions) -> inputs                    what `condition` reads of a batch
-    to_pixels(pictures) -> uint8 [n, H, W, 3]                        if it rounds in its own way
+    to_pixels(images) -> uint8 [n, H, W, 3]                        if it rounds in its own way
 """

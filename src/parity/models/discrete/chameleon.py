@@ -1,7 +1,7 @@
-"""Chameleon's descendants that draw pictures, the family: Lumina-mGPT (Liu et al. 2024) and Anole (Chern et al. 2024).
+"""Chameleon's descendants that draw images, the family: Lumina-mGPT (Liu et al. 2024) and Anole (Chern et al. 2024).
 
-Words and codes are one vocabulary. Lumina-mGPT begins a picture with its size and ends every row with a line token;
-Anole does neither, and all its pictures have 32 x 32 codes. Source: the released code of both, and Meta's Chameleon;
+Words and codes are one vocabulary. Lumina-mGPT begins an image with its size and ends every row with a line token;
+Anole does neither, and all its images have 32 x 32 codes. Source: the released code of both, and Meta's Chameleon;
 their files in transformers' layout, with Meta's image tokenizer (Chameleon 2024, sec. 2.1, after Make-A-Scene, Gafni et
 al. 2022).
 """
@@ -23,7 +23,7 @@ from parity.base.files import header
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
-from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, images  # noqa: F401
 from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name, put_channels_first
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
@@ -33,7 +33,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "also": ("vq", "drafter", "draft", "heads"),  # without "vq", the model's folder must hold its image tokenizer
     "embedded": {},
     "model_types": ("chameleon",),
-    # These are Lumina-mGPT's at 768 pixels. `line` and `end` count tokens after a row and a picture; Anole has line 0.
+    # These are Lumina-mGPT's at 768 pixels. `line` and `end` count tokens after a row and an image; Anole has line 0.
     "network": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
     "multiples": {"rows": 2, "columns": 2},  # size tokens count in units of 32 pixels, two codes
     "at_most": {"line": 1, "end": 1},
@@ -50,7 +50,7 @@ TURN = "<reserved08706>"
 NAME = "IMGIMG"  # a code's name goes on with its number in the letters A to J, and one more letter
 LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
 ANOLE = "{}"  # Anole reads a caption without an instruction around it
-STRIDE = 16  # a code stands for so many pixels each way
+STRIDE = 16  # a code stands for this many pixels each way
 KIND = ("chameleon", "ChameleonConfig")
 NETWORK = {
     "model.layers.": "backbone.layers.", "model.norm.": "backbone.norm.",
@@ -64,7 +64,7 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """Read from a folder the sizes of a network that differ from its family's. pixels: of a picture's side, None for
+    """Read from a folder the sizes of a network that differ from its family's. pixels: of an image's side, None for
     768; only for Lumina-mGPT, whose rows end with a token. Others have as many codes as their config.json says."""
     config = llama.read_object(folder / "config.json")
     lines = any("XLLMX" in name for name in config.get("architectures") or ())
@@ -74,7 +74,7 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
 
 
 def count_image_tokens(config: Mapping[str, Any]) -> int:
-    """Count the codes of a picture at the tokenizer's resolution, 0 if the configuration does not say."""
+    """Count the codes of an image at the tokenizer's resolution, 0 if the configuration does not say."""
     vq = config.get("vq_config") or {}
     stride = 2 ** (len(vq.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1)
     return (vq["resolution"] // stride) ** 2 if "resolution" in vq else 0
@@ -137,7 +137,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
 
 
 class VQGAN(nn.Module):
-    """Meta's image tokenizer without its encoder: codes [n, h, w] to pictures [n, 3, H, W] in [-1, 1]."""
+    """Meta's image tokenizer without its encoder: codes [n, h, w] to images [n, 3, H, W] in [-1, 1]."""
 
     def __init__(self, c: VQConfig):
         """Build the codebook, the decoder and the convolution between them."""
@@ -216,15 +216,15 @@ def read_published(component: str, path: Path, spec: ModelSpec) -> tuple[dict[st
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Make the function that encodes captions for `condition`. The unconditional row has no words: Lumina-mGPT's is the
-    beginning of a picture with its size, Anole's the beginning of the text and of a picture."""
+    beginning of an image with its size, Anole's the beginning of the text and of an image."""
     s = sizes(manifest)
     folder = Path(manifest["files"]["model"])
     words, ids, named = read_vocabulary(manifest)
     size = [named[SIZE.format(8800 + n // 2)] for n in (s["rows"], s["columns"])] if s["line"] else []
-    picture_start = [named[BEGIN], *size]
+    image_start = [named[BEGIN], *size]
     pixels = {"width": STRIDE * s["columns"], "height": STRIDE * s["rows"]}
     template = LUMINA.format(**pixels) if s["line"] else ANOLE
     reserved = frozenset([*ids, *named.values()]) - {named["<s>"]}
-    around = ([named["<s>"]], [named[TURN], *picture_start])
-    unconditional = picture_start if s["line"] else [named["<s>"], *picture_start]
+    around = ([named["<s>"]], [named[TURN], *image_start])
+    unconditional = image_start if s["line"] else [named["<s>"], *image_start]
     return llama.make_prompt_encoder(words, reserved, folder, template, around, lambda prompt: unconditional)

@@ -1,4 +1,4 @@
-"""Emu3-Gen (Wang et al. 2024), the family: words and codes of one vocabulary, a line token behind every row.
+"""Emu3-Gen (Wang et al. 2024), the family: words and codes of one vocabulary, a line token after every row.
 
 Source: BAAI's released code for prompts and grammar; the files in transformers' layout (Emu3-community/Emu3-Gen-hf, or
 what transformers' converter makes of BAAI/Emu3-Gen), which hold the vision tokenizer too.
@@ -15,7 +15,7 @@ from torch import nn
 
 from parity.base.errors import ParityError
 from parity.models.discrete import llama
-from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, images  # noqa: F401
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
@@ -24,7 +24,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete
     "also": ("vq", "drafter", "draft", "heads"),
     "embedded": {},
     "model_types": ("emu3",),
-    "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # its pictures have 720 pixels a side
+    "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # its images have 720 pixels a side
     "at_most": {"line": 1, "end": 2},
     "sampling": {"guidance": 3.0, "top_k": 2048},
     "papers": {"Emu3-Gen": {}},
@@ -42,7 +42,7 @@ NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality,"
     " low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
 )
-STRIDE = 8  # a code stands for so many pixels each way
+STRIDE = 8  # a code stands for this many pixels each way
 KIND = ("emu3", "Emu3Config")
 VISION = ("model.vqmodel.", "vqmodel.")
 NETWORK = {  # prefixes of tensors are replaced by ours, those of transformers and of published files
@@ -54,7 +54,7 @@ shape = partial(llama.compute_shape, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """Read the sizes of a folder's network that differ from its family's. pixels: of a picture's side, None for 720."""
+    """Read the sizes of a folder's network that differ from its family's. pixels: of an image's side, None for 720."""
     side = (pixels or 720) // STRIDE
     codes = llama.read_config(folder, *KIND).vq_config.codebook_size
     return llama.select_changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})

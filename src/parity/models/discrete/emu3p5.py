@@ -21,7 +21,7 @@ from parity.base.errors import ParityError
 from parity.base.weights import read_shapes
 from parity.models.discrete import llama
 from parity.models.discrete.chameleon import load_vqgan
-from parity.models.discrete.llama import condition, embed_prompts, groups, pictures  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, images  # noqa: F401
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete

@@ -86,7 +86,7 @@ def read_config(folder: Path) -> Any:
     try:
         aligner, head = (record[part]["params"] for part in ("gen_aligner_config", "gen_head_config"))
         side = record["vision_config"]["params"]["image_size"]
-        pictures = {
+        images = {
             "embed_dim": sizes.code_dim, "num_embeddings": sizes.codebook, "latent_channels": sizes.z_channels,
             "base_channels": sizes.ch, "channel_multiplier": list(sizes.ch_mult), "num_res_blocks": sizes.res_blocks,
             "projection_dim": aligner["n_embed"], "num_hidden_layers": aligner["depth"],
@@ -95,7 +95,7 @@ def read_config(folder: Path) -> Any:
         return JanusConfig(
             text_config={"model_type": "llama", **record["language_config"]},
             vision_config={"image_size": side, "patch_size": 16},
-            vq_config=pictures,
+            vq_config=images,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ParityError(f"{folder / 'config.json'}: not a configuration of Janus: {error!r}") from None
@@ -128,7 +128,7 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
         return llama.load_speculator(component, files[component], config.text_config, device, dtype)
     codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
     if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
-        raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")
+        raise ParityError(f"{folder}: {codes} codes, {side} x {side} an image; network says others: {s}")
     if component == "vq":
         named = llama.rename_prefixes({f"model.vqmodel.{part}": part for part in llama.VISION})
         painter = llama.load_vision(
@@ -139,8 +139,8 @@ def load(manifest: Mapping[str, Any], component: str, device: str, dtype: torch.
     return llama.fill(build, folder, llama.rename_prefixes(NETWORK), device, dtype)
 
 
-def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """Decode tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+def images(nets: dict[str, Any], tokens: Tensor) -> Tensor:
+    """Decode tokens [n, L] of whole images to [n, 3, H, W] in [-1, 1]."""
     return nets["vq"].decode(tokens)
 
 

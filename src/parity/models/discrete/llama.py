@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound=nn.Module)
 Rename = Callable[[str], str | None]  # maps a tensor's name in a file to that in the network, or to None, to skip it
 Adapt = Callable[[str, Tensor], Tensor]  # makes of a name in the network and a file's tensor the network's tensor
-Sizes = Mapping[str, int]  # "vocab" codes, "rows" and "columns" of a picture, "line" and "end" tokens after them
-MOST = 1024  # a caption is cut at so many ids; the longest of PartiPrompts, COCO and GenEval have 200
+Sizes = Mapping[str, int]  # "vocab" codes, "rows" and "columns" of an image, "line" and "end" tokens after them
+MOST = 1024  # a caption is cut at this many ids; the longest of PartiPrompts, COCO and GenEval have 200
 STEP = 16  # prompts of a batch are padded to a multiple of it, so that few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
 # transformers' language models by model_type of their configuration; the last is Emu3.5's own
@@ -145,7 +145,7 @@ class Llama(nn.Module):
 
     def forward(self, past_key_values: Any = None, logits_to_keep: int = 0, **inputs: Tensor) -> Output:
         """Compute logits and hidden states of inputs: inputs_embeds [R, S, dim], attention_mask, position_ids [R, S].
-        See `engine`; logits_to_keep: of so many last positions alone, 0 for all."""
+        See `engine`; logits_to_keep: of this many last positions alone, 0 for all."""
         cache = {self.cache_keyword: past_key_values, "use_cache": past_key_values is not None}
         hidden = self.backbone(**inputs, **cache).last_hidden_state
         return Output(self.output(hidden[:, -logits_to_keep:]), hidden)
@@ -303,11 +303,11 @@ class ImageTokenizer(nn.Module):
         return images
 
 
-# The functions below condition a network on prompts, and decode its tokens to pictures.
+# The functions below condition a network on prompts, and decode its tokens to images.
 
 
 def merge_sizes(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes of a model's pictures: those of its family, replaced by those of its manifest."""
+    """Return the sizes of a model's images: those of its family, replaced by those of its manifest."""
     return {**family["network"], **manifest["network"]}
 
 
@@ -317,13 +317,13 @@ def select_changed(family: Mapping[str, Any], network: Mapping[str, int]) -> dic
 
 
 def compute_shape(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the tokens in a row of a picture, and the pixels of its longer side; stride: pixels a code."""
+    """Return the tokens in a row of an image, and the pixels of its longer side; stride: pixels a code."""
     s = merge_sizes(family, manifest)
     return s["columns"] + s.get("line", 0), stride * max(s["rows"], s["columns"])
 
 
 def make_grammar(s: Sizes) -> Tensor:
-    """Make the forced tokens [L] of a picture, -1 for a code: `line` tokens after each row, then `end` more."""
+    """Make the forced tokens [L] of an image, -1 for a code: `line` tokens after each row, then `end` more."""
     line, end = s.get("line", 0), s.get("end", 0)
     forced = torch.arange(s["vocab"], s["vocab"] + line + end)
     row = torch.cat([torch.full((s["columns"],), -1), forced[:line]])
@@ -331,7 +331,7 @@ def make_grammar(s: Sizes) -> Tensor:
 
 
 def strip_grammar(tokens: Tensor, s: Sizes) -> Tensor:
-    """Remove the forced tokens from whole pictures' tokens [n, L]: codes [n, rows, columns]."""
+    """Remove the forced tokens from whole images' tokens [n, L]: codes [n, rows, columns]."""
     rows = s["rows"]
     columns = s["columns"]
     line = s.get("line", 0)
@@ -359,15 +359,15 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
     forced, ids = make_grammar(s).to(codes.device), select_batch_ids(inputs, guided)[0]
     if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
         allowed = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
-        raise ParityError(f"prompt and picture: {length} positions; allowed: {allowed}")
+        raise ParityError(f"prompt and image: {length} positions; allowed: {allowed}")
     vocab = s["vocab"] + s.get("line", 0) + s.get("end", 0)
     codebooks = pad_codes(F.normalize(codes, dim=-1), vocab), pad_codes(codes, vocab)
     canvas = Canvas(forced, s["columns"] + s.get("line", 0), codebooks)
     return condition_networks(nets, partial(embed_prompts, inputs=inputs, guided=guided), canvas, run, ids)
 
 
-def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """Decode tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+def images(nets: dict[str, Any], tokens: Tensor) -> Tensor:
+    """Decode tokens [n, L] of whole images to [n, 3, H, W] in [-1, 1]."""
     return nets["vq"].decode(strip_grammar(tokens, nets["vq"].size))
 
 
@@ -390,7 +390,7 @@ def pad_left(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
 
 def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset[int], folder: Path) -> list[list[int]]:
     """Encode texts to ids, cut at MOST; print how many were cut. Raises ParityError for a text that holds a token of
-    `reserved`, those of pictures, or characters that the tokenizer has no token for."""
+    `reserved`, those of images, or characters that the tokenizer has no token for."""
     result = []
     for caption in captions:
         try:
@@ -400,7 +400,7 @@ def encode_captions(words: "Tokenizer", captions: list[str], reserved: frozenset
             raise ParityError(f"caption {caption[:60]!a}: {folder} cannot hold it: {cause}") from None
         if any(i in reserved for i in coded.ids):
             token = next(t for i, t in zip(coded.ids, coded.tokens, strict=True) if i in reserved)
-            raise ParityError(f"caption {caption[:60]!r}: holds {token!r}, a token of pictures; allowed: words")
+            raise ParityError(f"caption {caption[:60]!r}: holds {token!r}, a token of images; allowed: words")
         if caption.strip() and not coded.ids:
             raise ParityError(f"caption {caption[:60]!r}: {folder} has no token for any of it; allowed: words it knows")
         result.append(coded.ids)

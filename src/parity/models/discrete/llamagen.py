@@ -1,4 +1,4 @@
-"""LlamaGen (Sun et al. 2024), the family: a causal transformer over image tokens behind a caption (or class) prefix,
+"""LlamaGen (Sun et al. 2024), the family: a causal transformer over image tokens after a caption (or class) prefix,
 and its drafters.
 
 Source: the released `t2i_XL_stage{1,2}_*.pt` and `c2i_*.pt`, whose parameter names and shapes these are, `vq_ds16_*.pt`
@@ -82,8 +82,8 @@ class LlamaGenConfig:
     dim: int = 1280
     layers: int = 36
     heads: int = 20
-    grid: int = 16  # a picture has so many tokens a side
-    prefix: int = 120  # a caption takes so many positions, a class takes 1
+    grid: int = 16  # an image has this many tokens a side
+    prefix: int = 120  # a caption takes this many positions, a class takes 1
     caption_dim: int = 2048  # the text encoder has this width; 0 means a class-conditional model
     classes: int = 0
     multiple_of: int = 256
@@ -224,7 +224,7 @@ class Transformer(nn.Module):
         logits_to_keep: int = 0,
     ) -> Output:
         """Compute logits and hidden states of inputs_embeds [R, S, dim] at position_ids [R, S]: in the prefix and after
-        it. See `engine`; logits_to_keep: of so many last positions alone, 0 for all."""
+        it. See `engine`; logits_to_keep: of this many last positions alone, 0 for all."""
         x = inputs_embeds
         table = self.rotary(x, position_ids)
         for layer in self.layers:
@@ -309,7 +309,7 @@ def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
 
 
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Compute the tokens in a row of a picture, and the pixels of its side."""
+    """Compute the tokens in a row of an image, and the pixels of its side."""
     grid = sizes(manifest).grid
     return grid, grid * vq.read_config(Path(manifest["files"]["vq"])).stride
 
@@ -406,8 +406,8 @@ def LlamaGen(net: Transformer, condition: Tensor, valid: Tensor, guided: bool) -
     return make_network(net, embed_conditions(net, condition, valid, guided), canvas)
 
 
-def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """Decode tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+def images(nets: dict[str, Any], tokens: Tensor) -> Tensor:
+    """Decode tokens [n, L] of whole images to [n, 3, H, W] in [-1, 1]."""
     return nets["vq"].decode(tokens)
 
 

@@ -33,7 +33,7 @@ class Loaded:
 
     def __post_init__(self) -> None:
         self.family = load_family(self.manifest)
-        self.width, self.side = self.family.shape(self.manifest)  # of a picture: tokens in a row, pixels of a side
+        self.width, self.side = self.family.shape(self.manifest)  # of an image: tokens in a row, pixels of a side
 
     @property
     def compiles_whole(self) -> bool:
@@ -59,15 +59,15 @@ class Loaded:
         return Sampled(target, settings, speculators, queue)
 
     @torch.inference_mode()
-    def pictures(self, tokens: np.ndarray | Tensor, batch: int = RENDERED) -> np.ndarray:
-        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3], `batch` pictures at a time, fewer if memory is too little
+    def images(self, tokens: np.ndarray | Tensor, batch: int = RENDERED) -> np.ndarray:
+        """Decode tokens [n, L] to pixels uint8 [n, H, W, 3], `batch` images at a time, fewer if memory is too little
         for them."""
         as_bytes = getattr(self.family, "to_pixels", to_pixels)
 
         def render(rows: Tensor) -> np.ndarray:
-            return as_bytes(self.family.pictures(self.nets, rows.to(self.device)))
+            return as_bytes(self.family.images(self.nets, rows.to(self.device)))
 
-        return np.concatenate(list(run_in_batches(render, torch.as_tensor(tokens).long(), batch, "pictures")))
+        return np.concatenate(list(run_in_batches(render, torch.as_tensor(tokens).long(), batch, "images")))
 
     def groups(self) -> np.ndarray:
         """Find groups of tokens that look alike: bool [G, V], for each group its tokens."""
@@ -88,7 +88,7 @@ def load(
 
 
 def load_painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
-    """Load the image tokenizer alone, for `pictures` and `groups`: no transformer is read."""
+    """Load the image tokenizer alone, for `images` and `groups`: no transformer is read."""
     return Loaded(manifest, load_networks(manifest, ("vq",), device), torch.device(device))
 
 
@@ -101,8 +101,8 @@ def load_networks(
     return {c: read(manifest, c, device, dtypes.get(c, dtype)).eval() for c in components}
 
 
-def picture_side(manifest: Mapping[str, Any]) -> int:
-    """Compute the pixels a side of a model's pictures, before it is loaded."""
+def image_side(manifest: Mapping[str, Any]) -> int:
+    """Compute the pixels a side of a model's images, before it is loaded."""
     return load_family(manifest).shape(manifest)[1]
 
 

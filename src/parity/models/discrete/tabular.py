@@ -1,8 +1,9 @@
-"""Models whose every law is known: a table of all prefixes, and laws of any length that follow from a state.
+"""Models whose every distribution is known: a table of all prefixes, and distributions of any length that follow from a
+state.
 
-Every token carries the state on, and the state gives the law of the next one. It is the number of the prefix (a table),
-the belief of the forward algorithm (a hidden Markov model, Rabiner 1989, sec. III: chains of any order, counters and
-grammars are such models too), or a hash of all tokens before.
+Every token carries the state on, and the state gives the distribution of the next one. It is the number of the prefix
+(a table), the belief of the forward algorithm (a hidden Markov model, Rabiner 1989, sec. III: chains of any order,
+counters and grammars are such models too), or a hash of all tokens before.
 """
 
 import itertools
@@ -19,7 +20,7 @@ NOTHING = -1  # this stands for a token that was not read
 
 
 class StateModel:
-    """A token model (see `TokenModel`) whose law follows from a state. A hole is passed over."""
+    """A token model (see `TokenModel`) whose distribution follows from a state. A hole is passed over."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class StateModel:
     ):
         """Set up the states. initial_states [R, ..]: of all rows before any token; codes [V, D]: tokens with near codes
         look alike; rows: sequences, half as many as R if a second half of the rows is unconditional; width: tokens in a
-        row of the picture, None for `length`; drafts: what the draft model is made of."""
+        row of the image, None for `length`; drafts: what the draft model is made of."""
         self.vocab = len(codes)
         self.length = length
         self.width = width or length
@@ -53,7 +54,7 @@ class StateModel:
         all rows is unconditional, that of these is too."""
         raise NotImplementedError
 
-    def laws(self, states: Tensor) -> Tensor:
+    def probs(self, states: Tensor) -> Tensor:
         """Compute logits [R, S, V] of the token that follows states [R, S, ..]."""
         raise NotImplementedError
 
@@ -89,7 +90,7 @@ class StateModel:
         """Store tokens at positions [R, S], and compute logits [R, S, V] of the tokens after them."""
         self.memory[self.rows, positions + 1] = tokens
         self.extend_states(positions.amin(1).minimum(self.reached).clamp(min=0), positions.amax(1) + 1)
-        return self.laws(self.states[self.rows, positions + 1])
+        return self.probs(self.states[self.rows, positions + 1])
 
     def extend_past_final(self, tokens: Tensor, positions: Tensor, final: Tensor) -> None:
         """Compute the states before the last of the `final` nodes [R, S] bool as if they and the first node were
@@ -117,7 +118,7 @@ class StateModel:
             parent = parents[row, node]
             parent_states = states[row, torch.where(parent < 0, node, parent)]
             states[row, node] = self.read(parent_states, fed[row, node])
-        return TreePass(self.laws(states), tokens, positions, parents, state=states)
+        return TreePass(self.probs(states), tokens, positions, parents, state=states)
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
         """Store nodes [R, W] of a tree, -1 for none, at their positions, with the states after them."""
@@ -171,34 +172,41 @@ class TabularModel(StateModel):
         longer = self.vocab * states + tokens.clamp(min=0) + 1
         return torch.where(longer < self.prefixes, longer, states)  # a whole sequence is no prefix and has no number
 
-    def laws(self, states: Tensor) -> Tensor:
+    def probs(self, states: Tensor) -> Tensor:
         return self.table[states + self.offset]
 
 
-class HiddenLaw(NamedTuple):
+class HiddenDistribution(NamedTuple):
     """begin [H] of the first state; step [H, H] from one state to the next; emit [H, V] of a state's token. With a
-    dimension of two before each: the conditional law and the unconditional."""
+    dimension of two before each: the conditional distribution and the unconditional."""
 
     begin: Tensor
     step: Tensor
     emit: Tensor
 
 
-def pair_laws(conditional: HiddenLaw, unconditional: HiddenLaw) -> HiddenLaw:
-    """Stack a conditional and an unconditional law."""
-    return HiddenLaw(*(torch.stack(halves) for halves in zip(conditional, unconditional, strict=True)))
+def pair_distributions(conditional: HiddenDistribution, unconditional: HiddenDistribution) -> HiddenDistribution:
+    """Stack a conditional and an unconditional distribution."""
+    return HiddenDistribution(*(torch.stack(halves) for halves in zip(conditional, unconditional, strict=True)))
 
 
 class HiddenMarkov(StateModel):
-    """Under a hidden law. A hole is summed over; forced tokens, and a token that is impossible, say nothing."""
+    """Under a hidden distribution. A hole is summed over; forced tokens, and a token that is impossible, say
+    nothing."""
 
     def __init__(
-        self, law: HiddenLaw, length: int, rows: int, width: int, forced: Tensor, drafts: HiddenLaw | None = None
+        self,
+        distribution: HiddenDistribution,
+        length: int,
+        rows: int,
+        width: int,
+        forced: Tensor,
+        drafts: HiddenDistribution | None = None,
     ):
-        """Set up the model of `rows` sequences; width: tokens in a row of the picture; drafts: the draft model's
-        law."""
-        line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
-        initial, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
+        """Set up the model of `rows` sequences; width: tokens in a row of the image; drafts: the draft model's
+        distribution."""
+        line = 0.3 * torch.arange(1, distribution.emit.shape[-1] + 1, dtype=distribution.emit.dtype)[:, None]
+        initial, self.step, self.emit = (x if distribution.begin.ndim == 2 else x[None] for x in distribution)
         super().__init__(initial.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
         self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end is silent too
         # [halves, V + 1, H] likelihood of each token by state; the last, 1, is for no token
@@ -214,7 +222,7 @@ class HiddenMarkov(StateModel):
             belief, total = torch.where(total > 0, belief, states), torch.where(total > 0, total, 1)
         return self.multiply(belief / total, self.step)
 
-    def laws(self, states: Tensor) -> Tensor:
+    def probs(self, states: Tensor) -> Tensor:
         return self.multiply(states, self.emit).log()
 
     def multiply(self, states: Tensor, matrix: Tensor) -> Tensor:
@@ -222,32 +230,33 @@ class HiddenMarkov(StateModel):
         return (states.unflatten(0, (len(matrix), -1)).flatten(1, 2) @ matrix).view(*states.shape[:2], -1)
 
 
-def make_chain(table: Tensor) -> HiddenLaw:
-    """Make the law of a Markov chain of tokens that begins uniformly: table [V, V] of the next token after each, or [V,
-    V, V] after each two."""
+def make_chain(table: Tensor) -> HiddenDistribution:
+    """Make the distribution of a Markov chain of tokens that begins uniformly: table [V, V] of the next token after
+    each, or [V, V, V] after each two."""
     V = table.shape[-1]
     order = table.ndim - 1
     states = torch.arange(V**order)
     step = table.new_zeros(len(states), V, V**order)
     step[states[:, None], torch.arange(V), (states[:, None] * V + torch.arange(V)) % V**order] = table.reshape(-1, V)
     emit = F.one_hot(states % V, V).to(table.dtype)
-    return HiddenLaw(table.new_full((V**order,), V**-order), step.sum(1), emit)
+    return HiddenDistribution(table.new_full((V**order,), V**-order), step.sum(1), emit)
 
 
-def make_counter(table: Tensor) -> HiddenLaw:
-    """Make the hidden law of tokens whose sum modulo M decides on the next: table [M, V] gives its law by the sum, so
-    every token matters to all that follow."""
+def make_counter(table: Tensor) -> HiddenDistribution:
+    """Make the hidden distribution of tokens whose sum modulo M decides on the next: table [M, V] gives its
+    distribution by the sum, so every token matters to all that follow."""
     M, V = table.shape
     step = table.new_zeros(M, V, M, V)  # a state is the sum before a token, and the token
     for s in range(M):
         for v in range(V):
             step[s, v, (s + v) % M] = table[(s + v) % M]
     initial = torch.cat([table[0], table.new_zeros((M - 1) * V)])
-    return HiddenLaw(initial, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
+    return HiddenDistribution(initial, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
 
 
 class HashedTable(StateModel):
-    """The law is the row of table [K, V], logits, that a polynomial hash of the prefix names (Karp & Rabin 1987)."""
+    """The distribution is the row of table [K, V], logits, that a polynomial hash of the prefix names (Karp & Rabin
+    1987)."""
 
     def __init__(self, table: Tensor, length: int, rows: int, width: int, forced: Tensor, drafts: Tensor | None = None):
         line = torch.arange(table.shape[1], dtype=table.dtype)[:, None] / table.shape[1]
@@ -257,7 +266,7 @@ class HashedTable(StateModel):
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
         return torch.where(tokens < 0, states, (BASE * states + tokens + 1) % PRIME)
 
-    def laws(self, states: Tensor) -> Tensor:
+    def probs(self, states: Tensor) -> Tensor:
         return self.table[states % len(self.table)]
 
 
@@ -314,11 +323,12 @@ def count_prefixes(vocab: int, length: int) -> int:
 
 
 def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
-    """Compute the law of all sequences, float64 [V^L], first token most significant; `model` must hold V^L rows."""
+    """Compute the distribution of all sequences, float64 [V^L], first token most significant; `model` must hold V^L
+    rows."""
     sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
     inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
-    law = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
-    return law.gather(-1, sequences[..., None])[..., 0].prod(1)
+    probs = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
+    return probs.gather(-1, sequences[..., None])[..., 0].prod(1)
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:

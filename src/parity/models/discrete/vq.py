@@ -27,7 +27,7 @@ class VQConfig:
     codebook: int = 16384  # there are V = `codebook` codes
     code_dim: int = 8
     ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # a level's width is so many `ch`; sides are halved between levels
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # a level's width is this many `ch`; sides are halved between levels
     res_blocks: int = 2
     z_channels: int = 256
     norm_groups: int = 32
@@ -35,7 +35,7 @@ class VQConfig:
 
     @property
     def stride(self) -> int:
-        """Picture pixels per token, each way."""
+        """Image pixels per token, each way."""
         return 2 ** (len(self.ch_mult) - 1)
 
 
@@ -87,7 +87,7 @@ class Resample(nn.Module):
 
 class Level(nn.Module):
     def __init__(self, c: VQConfig, n_in: int, n_out: int, blocks: int, attention: bool, down: bool, up: bool):
-        """Build a level of `blocks` residual blocks, each with attention behind it or not, and a change of the size."""
+        """Build a level of `blocks` residual blocks, each with attention after it or not, and a change of the size."""
         super().__init__()
         self.res = nn.ModuleList(ResnetBlock(c, n_in if i == 0 else n_out, n_out) for i in range(blocks))
         self.attn = nn.ModuleList(AttnBlock(c, n_out) if attention else nn.Identity() for _ in range(blocks))
@@ -170,7 +170,7 @@ class Codebook(nn.Module):
 
 
 class VQ(nn.Module):
-    """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w] (raster order) and back."""
+    """Images [B, 3, H, W] in [-1, 1] to tokens [B, h*w] (raster order) and back."""
 
     def __init__(self, config: VQConfig):
         """Build encoder, codebook, decoder and the convolutions between them."""
@@ -182,15 +182,15 @@ class VQ(nn.Module):
         self.quant_conv = nn.Conv2d(config.z_channels, config.code_dim, 1)
         self.post_quant_conv = nn.Conv2d(config.code_dim, config.z_channels, 1)
 
-    def latents(self, pictures: Tensor) -> Tensor:
-        """Encode pictures [B, 3, H, W] to unit vectors before quantisation, [B, h, w, code_dim]."""
-        return F.normalize(widen(self.quant_conv(self.encoder(pictures)).permute(0, 2, 3, 1)), dim=-1)
+    def latents(self, images: Tensor) -> Tensor:
+        """Encode images [B, 3, H, W] to unit vectors before quantisation, [B, h, w, code_dim]."""
+        return F.normalize(widen(self.quant_conv(self.encoder(images)).permute(0, 2, 3, 1)), dim=-1)
 
-    def encode(self, pictures: Tensor) -> Tensor:
-        return (self.latents(pictures) @ self.quantize.codes.T).argmax(-1).flatten(1)
+    def encode(self, images: Tensor) -> Tensor:
+        return (self.latents(images) @ self.quantize.codes.T).argmax(-1).flatten(1)
 
     def decode(self, tokens: Tensor) -> Tensor:
-        """Decode tokens [B, h*w] of a square grid to pictures [B, 3, H, W]."""
+        """Decode tokens [B, h*w] of a square grid to images [B, 3, H, W]."""
         side = find_side(tokens.shape[1])
         return self.decode_latents(self.quantize.codes[tokens].unflatten(1, (side, side)))
 
@@ -225,10 +225,10 @@ def diffusion_name(name: str, levels: int) -> str:
 
 
 def find_side(tokens: int) -> int:
-    """Return the tokens a side of a square picture of `tokens` tokens. Raises ParityError if that is no square."""
+    """Return the tokens a side of a square image of `tokens` tokens. Raises ParityError if that is no square."""
     side = round(tokens**0.5)
     if side * side != tokens:
-        raise ParityError(f"tokens per picture: {tokens} is not a square grid")
+        raise ParityError(f"tokens per image: {tokens} is not a square grid")
     return side
 
 
@@ -268,16 +268,16 @@ def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
     return load_built(partial(VQ, config or read_config(file)), file, ("quantize.codebook_used",), device)
 
 
-def to_pictures(pixels: np.ndarray) -> Tensor:
-    """Scale pixels, bytes [n, H, W, 3], to pictures [n, 3, H, W] in [-1, 1]."""
+def to_images(pixels: np.ndarray) -> Tensor:
+    """Scale pixels, bytes [n, H, W, 3], to images [n, 3, H, W] in [-1, 1]."""
     return put_channels_first(torch.from_numpy(pixels)).float() / 127.5 - 1
 
 
-def to_pixels(pictures: Tensor) -> np.ndarray:
-    """Convert pictures [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as LlamaGen: 127.5 x + 128, within [0, 255]."""
-    return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+def to_pixels(images: Tensor) -> np.ndarray:
+    """Convert images [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as LlamaGen: 127.5 x + 128, within [0, 255]."""
+    return (127.5 * images + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
-def truncate_to_pixels(pictures: Tensor) -> np.ndarray:
-    """Convert pictures [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3, Janus do: rounded down."""
-    return (127.5 * (pictures.clamp(-1, 1) + 1)).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+def truncate_to_pixels(images: Tensor) -> np.ndarray:
+    """Convert images [n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3, Janus do: rounded down."""
+    return (127.5 * (images.clamp(-1, 1) + 1)).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()

@@ -1,10 +1,10 @@
-"""Compare the law of one token under a decoder with the target's. All that comes before the token is fixed, so draws
-are independent.
+"""Compare the distribution of one token under a decoder with the target's. All that comes before the token is fixed, so
+draws are independent.
 
 For each of a few images of plain decoding, cut at a random rank, the decoder under test draws that rank's token many
-times, and so does the target. On a diffusion head neither law has a density in closed form, so samples are compared.
-`compute_single_path` measures how far the last-step laws p(x_0 | x_1) of target and draft are apart, from which the
-acceptance ratio is made.
+times, and so does the target. On a diffusion head neither distribution has a density in closed form, so samples are
+compared. `compute_single_path` measures how far the last-step distributions p(x_0 | x_1) of target and draft are apart,
+from which the acceptance ratio is made.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from parity_decoders.protocols.continuous import (
     Pair,
     PathNoise,
     Start,
-    TokenLaws,
+    TokenDistributions,
     make_path_noise,
 )
 from scipy import stats
@@ -48,8 +48,9 @@ Cut = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Make the rows that compare a token's law under the decoder and under the target, for a few images of plain
-    decoding. The layer's file also gets "ratios" (see `summarise_ratios`), {} for methods without a draft model."""
+    """Make the rows that compare a token's distribution under the decoder and under the target, for a few images of
+    plain decoding. The layer's file also gets "ratios" (see `summarise_ratios`), {} for methods without a draft
+    model."""
     spec, shard, n = cell.spec, cell.baseline.shards, cell.settings["forced"]
     loaded = load(cell.manifest, cell.device)
     has_draft = bool(needs("continuous", spec["method"]))
@@ -114,8 +115,8 @@ class OneRank:
         rank = rank.expand(n, 1)
         return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), rank, rank)
 
-    def law(self, condition: Any, path: PathNoise) -> TokenLaws:
-        return self.model.law(condition, path)
+    def distribution(self, condition: Any, path: PathNoise) -> TokenDistributions:
+        return self.model.distribution(condition, path)
 
     def chain(self, condition: Any) -> Chain:
         return self.model.chain(condition)

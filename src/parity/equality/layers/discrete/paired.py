@@ -24,13 +24,13 @@ READS = ("features", "baseline", "reference")
 WRITES = ()
 SETTINGS = ("seeds", "margin_clip", "margin_logp", "swaps")
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # deviations of MMD's Gaussian kernels, in medians of the distance
-PAIRS = 1000  # MMD compares each picture with those of so many pairs, so that its cost grows with their number alone
+PAIRS = 1000  # MMD compares each image with those of this many pairs, so that its cost grows with their number alone
 LEAST = 10  # number of prompts or images below which a test is not run
 
 
 def rows(cell: CellFiles) -> list[Row]:
     """Make the rows that test the cell against plain decoding: log p and, where the features file has them, CLIP-score,
-    picture features (MMD) and FID."""
+    image features (MMD) and FID."""
     settings, x, y = cell.settings, cell.features, cell.baseline.features
     columns = {**cell.columns, "seed": settings["seeds"][0]}
     logp = match_sides("log p", average_logp(x["logp"]), average_logp(y["logp"]), x["ids"], y["ids"])
@@ -49,7 +49,8 @@ def rows(cell: CellFiles) -> list[Row]:
 
 
 def average_logp(logp: np.ndarray) -> np.ndarray:
-    """Average logp [n, L] of each image [n]; forced tokens (NaN) and those that the law excludes (-inf) left out."""
+    """Average logp [n, L] of each image [n]; forced tokens (NaN) and those that the distribution excludes (-inf) left
+    out."""
     return np.nanmean(np.where(np.isneginf(logp), np.nan, logp), 1)
 
 

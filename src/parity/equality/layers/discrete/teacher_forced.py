@@ -18,14 +18,15 @@ from parity.models.discrete.load import load
 ROLES = ("reference", "control", "method", "again")
 WHEN = "always"
 READS = ("shards", "inputs", "checkpoint")
-WRITES = ("laws",)
+WRITES = ("probs",)
 SETTINGS = ("seeds",)
 BATCH = 16  # number of rows that the target evaluates at once, if memory allows it (`limit_rows`)
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Make the rows of the battery, and of the test whether rows of a batch depend on each other. Writes the laws: logp
-    of each token and top1, the largest probability of its law [n, L]; NaN where the grammar forces a token."""
+    """Make the rows of the battery, and of the test whether rows of a batch depend on each other. Writes the
+    distributions: logp of each token and top1, the largest probability of its distribution [n, L]; NaN where the
+    grammar forces a token."""
     spec, shard = cell.spec, cell.shards
     loaded = load(cell.manifest, cell.device, getattr(torch, spec["dtype"]))
     logp: list[np.ndarray] = []
@@ -36,9 +37,10 @@ def rows(cell: CellFiles) -> list[Row]:
     seed = cell.settings["seeds"][0]
     dependence = RowDependence(shard.tokens, shard.batch, shard.at_once, shard.step if by_slot else None)
 
-    def compute_laws(first: int, end: int) -> torch.Tensor:
-        """Compute the laws p [end - first, L, V] of rows first..end - 1; extend logp, top1 and `dependence` by them."""
-        note(f"laws of the target: {first} of {len(shard.tokens)} images")
+    def compute_probs(first: int, end: int) -> torch.Tensor:
+        """Compute the distributions p [end - first, L, V] of rows first..end - 1; extend logp, top1 and `dependence` by
+        them."""
+        note(f"distributions of the target: {first} of {len(shard.tokens)} images")
         model = loaded.model({k: v[first:end] for k, v in cell.inputs.items()}, spec["sampling"])
         tokens = torch.from_numpy(shard.tokens[first:end]).to(loaded.device)
         logits = teacher_forced_logits(model, tokens)
@@ -53,11 +55,11 @@ def rows(cell: CellFiles) -> list[Row]:
     settings: dict[str, Any] = {"slot": assign_slots(shard.step) if by_slot else None, "groups": groups}
     strict = is_lossless and not shard.is_made  # tokens made elsewhere are judged, whatever they are
     settings |= {"chunk": at_once, "strict": strict, "seed": seed, **cell.columns}
-    result = run_battery(shard.tokens, compute_laws, loaded.width, rng=np.random.default_rng(seed), **settings)
+    result = run_battery(shard.tokens, compute_probs, loaded.width, rng=np.random.default_rng(seed), **settings)
     result.append(dependence.make_row(seed=seed, **cell.columns))
     if shard.lacks("step"):
         needs = "the pass in which each token became final, column step"
         result.append(make_not_run_row("teacher-forced", "slots", 0, needs, seed=seed, **cell.columns))
     result = adjust_family(result)
-    cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
+    cell.write_probs(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return result

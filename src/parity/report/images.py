@@ -19,7 +19,7 @@ from parity.report.settings import parse_settings
 
 KIND = "discrete"
 SHOWN = 8  # prompts whose images are shown on a page without scripts
-COMPETE = 256  # the worst prompts are sought among so many
+COMPETE = 256  # the worst prompts are sought among this many
 BYTES = 800_000  # the most that the images in the view of all prompts take
 ACROSS = 8  # images in a row of a sheet
 
@@ -38,18 +38,18 @@ class Column:
     plain: bool = False  # whether the images are those of plain decoding
 
 
-def encode_picture(picture: Image.Image, quality: int) -> str:
+def encode_image(image: Image.Image, quality: int) -> str:
     """Encode an image as a WebP data URI; quality: 1 to 100."""
     stream = io.BytesIO()
-    picture.save(stream, format="WEBP", quality=quality, method=4)
+    image.save(stream, format="WEBP", quality=quality, method=4)
     return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
 def make_thumbnail(pixels: np.ndarray, side: int = 256) -> str:
     """Encode uint8 [H, W, 3] as a compressed data URI, reduced to `side` pixels each way if it is larger."""
-    picture = Image.fromarray(pixels)
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return encode_picture(picture, 88)
+    image = Image.fromarray(pixels)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return encode_image(image, 88)
 
 
 class Sheets(NamedTuple):
@@ -76,14 +76,14 @@ def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
 def draw_sheet(pixels: np.ndarray, side: int) -> str:
     """Draw images uint8 [n, H, W, 3], resized to `side` x `side`, on one image, ACROSS in a row, as a data URI."""
     canvas = Image.new("RGB", (ACROSS * side, -(-len(pixels) // ACROSS) * side))
-    for i, picture_pixels in enumerate(pixels):
-        picture = Image.fromarray(picture_pixels).resize((side, side), Image.Resampling.LANCZOS)
-        canvas.paste(picture, (i % ACROSS * side, i // ACROSS * side))
-    return encode_picture(canvas, 65)
+    for i, image_pixels in enumerate(pixels):
+        image = Image.fromarray(image_pixels).resize((side, side), Image.Resampling.LANCZOS)
+        canvas.paste(image, (i % ACROSS * side, i // ACROSS * side))
+    return encode_image(canvas, 65)
 
 
 def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order the prompts by how far a decoder falls behind plain decoding: by the least of (a decoder's cosine - that of
+    """Order the prompts by how far a decoder falls after plain decoding: by the least of (a decoder's cosine - that of
     its model's first baseline). Returns the prompts' indices [n] and these differences [n] in that order. If all
     columns are baselines, those after the first of a model are compared in place of decoders."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
@@ -111,13 +111,13 @@ def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
         columns.append(Column(label, pixels, cosine, *fields, drawn, shared or cell.role != "method"))
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
-        raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
+        raise ParityError(f"images: columns and captions of {sorted(lengths)} rows; must be as many")
     return columns, captions
 
 
-def show_pictures(g: Gathered) -> list[Any]:
-    """Make the blocks of the section on pictures: a paragraph, the page's own views (all prompts, and the replay), and
-    a grid of the SHOWN prompts on which a decoder falls furthest behind plain decoding, the worst first. Columns of the
+def show_images(g: Gathered) -> list[Any]:
+    """Make the blocks of the section on images: a paragraph, the page's own views (all prompts, and the replay), and
+    a grid of the SHOWN prompts on which a decoder falls furthest below plain decoding, the worst first. Columns of the
     same images are shown once, plain decoding's first. Unjudged images are in the order of their prompts."""
     columns, captions = list_columns(g)
     if not columns:
@@ -254,7 +254,7 @@ REPLAY = (
 )
 UNJUDGED = "The first {shown} of {all} prompts: no network compared these images with their prompts."
 WORST = (
-    "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in the cosine of image and"
+    "The {shown} of {all} prompts on which a decoder is furthest below plain decoding in the cosine of image and"
     " prompt."
     " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. The first column looks"
     " better than it is, because the prompts were chosen against it; compare with the other seeds of plain decoding."

@@ -1,12 +1,12 @@
 """Whether a decoder that shares plain decoding's random numbers draws its tokens, and by how much it fails.
 
-A token x of law p wins its race if p_x / e_x is the largest p_v / e_v over all tokens v, for unit exponentials e. Its
-lead is log(p_x / e_x) less that of the best other token. Plain decoding and a coupled decoder have the same e at each
-position, so both draw the winner, and differ only where their laws do.
+A token x of distribution p wins its draw if p_x / e_x is the largest p_v / e_v over all tokens v, for unit exponentials
+e. Its lead is log(p_x / e_x) less that of the best other token. Plain decoding and a coupled decoder have the same e at
+each position, so both draw the winner, and differ only where their distributions do.
 
-Rounding. A law computed in a pass over one token, over a window, and over the whole row differs in its last bits. So
-plain decoding's own tokens are looked at twice: by the law of the pass that drew them, and by one pass over the whole
-row. How far this moves their leads is rounding, and a race that is lost by more is a fault.
+Rounding. A distribution computed in a pass over one token, over a window, and over the whole row differs in its last
+bits. So plain decoding's own tokens are looked at twice: by the distribution of the pass that drew them, and by one
+pass over the whole row. How far this moves their leads is rounding, and a draw that is lost by more is a fault.
 """
 
 import math
@@ -22,21 +22,21 @@ from parity_decoders.errors import DecodingError
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import make_law
+from parity_decoders.verification import make_probs
 
 # What rounding may move the leads of plain decoding's tokens by, in nats on average and without guidance, which
 # multiplies it; more is a fault of passes over many tokens
 ROUNDING = {torch.float64: 1e-9, torch.float32: 3e-4}
 COARSE = 0.1  # the same of other dtypes: bfloat16 has 8 bits
-TIE = 4  # a race that is lost by more than so many times the largest move is no tie
+TIE = 4  # a draw that is lost by more than this many times the largest move is no tie
 REJECTED = ("rejected", "differs by more than eps")  # verdicts of rows that reject
 LEVEL = 1e-3  # level of the tests of tokens of other decoders: a correct one is rejected so often
-CHANCE = 1e-4  # more races lost than plain decoding loses, by such a chance or a smaller one, is a fault
+CHANCE = 1e-4  # more draws lost than plain decoding loses, by such a chance or a smaller one, is a fault
 
 
 def measure_leads(p: Tensor, e: Tensor, tokens: Tensor) -> Tensor:
-    """Measure by how much tokens [...] win their races, given laws p and unit exponentials e [..., V]: negative for a
-    race that is lost, infinite where a token alone is possible, or is not."""
+    """Measure by how much tokens [...] win their draws, given distributions p and unit exponentials e [..., V]:
+    negative for a draw that is lost, infinite where a token alone is possible, or is not."""
     score = p.log() - e.log()
     index = tokens[..., None]
     own = score.gather(-1, index)[..., 0]
@@ -64,12 +64,12 @@ def follow_plain(
     model: TokenModel, start: Tensor, *, noise: Noise, leads: list[tuple[Tensor, Tensor]]
 ) -> Iterator[Step]:
     """Decode as `ar` does, and append to leads, for each pass, the positions [B, 1] of the tokens that it drew, and by
-    how much they win by the law of the pass [B, 1]."""
+    how much they win by the distribution of the pass [B, 1]."""
     tapped = Tapped(model)
     for step in ar(tapped, start, noise=noise):
         position = step.positions[:, None]
         e = noise.exponential("sample", position, model.vocab)
-        leads.append((position, measure_leads(make_law(tapped.last[:, -1:]), e, step.tokens[:, :1])))
+        leads.append((position, measure_leads(make_probs(tapped.last[:, -1:]), e, step.tokens[:, :1])))
         yield step
 
 
@@ -86,12 +86,12 @@ class Verification:
     """What was found.
 
     line      in one line
-    is_fault  whether a token was drawn that plain decoding does not draw, or that its law does not give
-    rows      number of pictures or texts, equal: of those whose tokens are all plain decoding's; None if not compared
+    is_fault  whether a token was drawn that plain decoding does not draw, or that its distribution does not give
+    rows      number of images or texts, equal: of those whose tokens are all plain decoding's; None if not compared
     tokens    number of tokens that were looked at
     first     for each row that differs: (row, position, lead of the decoder's token there, in nats)
-    rounding  the largest move of a lead between two computations of plain decoding's laws, in nats
-    lost      races that the decoder, and that plain decoding, lose by the law of one pass over the whole row
+    rounding  the largest move of a lead between two computations of plain decoding's distributions, in nats
+    lost      draws that the decoder, and that plain decoding, lose by the distribution of one pass over the whole row
     """
 
     line: str
@@ -112,11 +112,11 @@ class Draws(NamedTuple):
 
     tokens: Tensor  # [B, L]
     is_drawn: Tensor  # [B, L] bool: drawn, and before the row's end
-    leads: Tensor  # [B, L] by the law of one pass over the whole row
+    leads: Tensor  # [B, L] by the distribution of one pass over the whole row
 
 
 class Rounding(NamedTuple):
-    """How far the leads of plain decoding's tokens move when their laws are computed again, in nats."""
+    """How far the leads of plain decoding's tokens move when their distributions are computed again, in nats."""
 
     largest: float
     mean: float
@@ -131,13 +131,13 @@ class Rounding(NamedTuple):
         """Say that rounding does not explain the moves; "" if it does."""
         if self.mean <= ROUNDING.get(self.dtype, COARSE) * math.hypot(self.guidance, self.guidance - 1):
             return ""
-        line = "FAULT: a pass over many tokens and passes over one have other laws: races move by"
+        line = "FAULT: a pass over many tokens and passes over one have other distributions: leads move by"
         return f"{line} {self.mean:.2g} nats on average, which rounding in {self.kind} does not explain"
 
 
 def measure_rounding(plain: Draws, own: Tensor, dtype: torch.dtype, guidance: float) -> Rounding:
-    """Measure rounding on plain decoding's tokens. own [B, L]: their leads by the laws that drew them; dtype: of the
-    network."""
+    """Measure rounding on plain decoding's tokens. own [B, L]: their leads by the distributions that drew them; dtype:
+    of the network."""
     is_compared = plain.is_drawn & own.isfinite() & plain.leads.isfinite()
     moves = (own - plain.leads)[is_compared].abs()
     largest, mean = (float(moves.max()), float(moves.mean())) if len(moves) else (0.0, 0.0)
@@ -161,12 +161,12 @@ def judge(name: str, plain: Draws, drawn: Draws, rounding: Rounding) -> Verifica
         row, position = is_far.nonzero()[0].tolist()
         line = (
             f"FAULT: {int(is_far.sum())} of {n} tokens of {name} are not plain decoding's after the same tokens; first "
-            f"row {row}, token {position}, whose race is lost by {-float(drawn.leads[row, position]):.2g} nats, where "
-            f"rounding in {kind} moves races by {largest:.1g} at most"
+            f"row {row}, token {position}, which loses by {-float(drawn.leads[row, position]):.2g} nats, where "
+            f"rounding in {kind} moves leads by {largest:.1g} at most"
         )
     elif not line and compute_chance(lost, lost_plainly) < CHANCE:
         line = (
-            f"FAULT: {lost} of {n} tokens of {name} lose their race when its law is computed again, {lost_plainly} of "
+            f"FAULT: {lost} of {n} tokens of {name} lose when their distribution is computed again, {lost_plainly} of "
             f"plain decoding's: rounding in {kind} does not explain it"
         )
     elif not line:
@@ -175,8 +175,8 @@ def judge(name: str, plain: Draws, drawn: Draws, rounding: Rounding) -> Verifica
     if first and not is_fault:
         near = max(abs(lead) for _, _, lead in first)
         line = (
-            f"the same tokens as plain decoding but for rounding in {kind}: {name}, {equal} of {rows} rows to the end, "
-            f"the others until two tokens tie, within {near:.1g} nats, where rounding moves races by up to "
+            f"the same tokens as plain decoding except for rounding in {kind}: {name}, {equal} of {rows} rows to the "
+            f"end, the others until two tokens tie, within {near:.1g} nats, where rounding moves leads by up to "
             f"{largest:.1g}. Computed again, {lost} of {n} tokens change, {lost_plainly} of plain decoding's"
         )
     return Verification(line, is_fault, rows, n, equal, first, largest, (lost, lost_plainly))
@@ -189,7 +189,7 @@ def compute_chance(a: int, b: int) -> float:
 
 
 def judge_tests(name: str, rows: Sequence[dict[str, Any]], lossless: bool, n: int) -> Verification:
-    """Judge a decoder's tokens by the result rows of their tests (`parity_certify.result_rows`), of `n` pictures or
+    """Judge a decoder's tokens by the result rows of their tests (`parity_certify.result_rows`), of `n` images or
     texts. A layer that repeats its tests rejects only if the repeat does. lossless: whether the decoder claims to be
     so. Raises DecodingError if no test could be run."""
     repeated = {row["layer"] for row in rows if row["repeat"]}

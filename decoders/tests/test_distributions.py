@@ -1,11 +1,12 @@
-"""Verdicts on decoders through `generate` itself, against the law of the model's own forward and processors."""
+"""Verdicts on decoders through `generate` itself, against the distribution of the model's own forward and
+processors."""
 
 import numpy as np
 import pytest
 import torch
 from decoders.tests.architectures import make_model
 from parity_certify import certify_sampler
-from parity_certify.adapters.transformers import compute_law, make_keywords
+from parity_certify.adapters.transformers import compute_distribution, make_keywords
 from transformers.generation import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -32,7 +33,7 @@ CASES = [
 
 
 class Sampler:
-    """A function of prompts and a seed that draws LENGTH tokens behind each by `generate`, with two padding tokens on
+    """A function of prompts and a seed that draws LENGTH tokens after each by `generate`, with two padding tokens on
     the left."""
 
     def __init__(self, model, method, options, end):
@@ -48,7 +49,7 @@ class Sampler:
             self.keywords |= {"window": 3} | ({"branches": 6} if method in ("mtj", "sjd_pac") else {})
 
     def __call__(self, prompts, seed):
-        """Draw tokens [n, LENGTH] behind prompts [n, tokens]; rows that end early are filled with the end token."""
+        """Draw tokens [n, LENGTH] after prompts [n, tokens]; rows that end early are filled with the end token."""
         prompts = torch.as_tensor(np.asarray(prompts))
         padding = torch.zeros(len(prompts), 2, dtype=torch.long)
         ids = torch.cat([padding, prompts], 1)
@@ -66,17 +67,17 @@ class Sampler:
 def test_decoders_are_lossless_through_generate(method, architecture, options, end):
     model = make_model(architecture, VOCAB)
     with torch.inference_mode():
-        law = compute_law(model, PROMPTS, LENGTH, options, end=end)
-    certificate = certify_sampler(Sampler(model, method, options, end), law, margin=0.05, n=8000, batch=4000)
+        probs = compute_distribution(model, PROMPTS, LENGTH, options, end=end)
+    certificate = certify_sampler(Sampler(model, method, options, end), probs, margin=0.05, n=8000, batch=4000)
     assert certificate.verdict.kind == "certified"
 
 
 def test_an_ignored_sliding_window_is_found(monkeypatch):
     model = make_model("mistral", VOCAB)
-    law = compute_law(model, PROMPTS, LENGTH)
+    probs = compute_distribution(model, PROMPTS, LENGTH)
     monkeypatch.setattr(slots, "find_windows", lambda model: [None] * 4)
     monkeypatch.setattr(decoders, "check_slots", lambda model: VOCAB)
-    certificate = certify_sampler(Sampler(model, "sjd", {}, None), law, margin=0.05, n=8000, batch=4000)
+    certificate = certify_sampler(Sampler(model, "sjd", {}, None), probs, margin=0.05, n=8000, batch=4000)
     assert certificate.verdict.kind == "lossy"
 
 

@@ -1,4 +1,4 @@
-"""Picture files of every pixel format are read with the right colours or refused in one line."""
+"""Image files of every pixel format are read with the right colours or refused in one line."""
 
 import struct
 import zlib
@@ -9,12 +9,12 @@ from PIL import Image
 
 from parity.base.errors import ConfigError, ParityError
 from parity.experiment import checks
-from parity.inputs.picture_files import (
+from parity.inputs.image_files import (
     check_reference,
     describe_left_out,
     digest_state,
-    open_picture,
-    read_pictures,
+    open_image,
+    read_images,
 )
 
 GRAY = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
@@ -45,22 +45,22 @@ def write_16_bit_colours(file):
 
 
 def make_writer(array, name, mode=None, **settings):
-    """Return a file's name, and a function that writes an array as a picture to a file."""
+    """Return a file's name, and a function that writes an array as an image to a file."""
     return name, lambda file: Image.fromarray(array, mode).save(file, **settings)
 
 
 def make_frames_writer(array, name):
-    """Return a file's name, and a function that writes a picture of two frames, the array and its negative."""
+    """Return a file's name, and a function that writes an image of two frames, the array and its negative."""
     frames = [Image.fromarray(array), Image.fromarray(255 - array)]
     return name, lambda file: frames[0].save(file, save_all=True, append_images=frames[1:])
 
 
 def save_with_palette(file, **settings):
-    """Save COLOURS as a picture with a palette of 24 colours."""
-    picture = Image.new("P", (6, 4))
-    picture.putdata(list(range(24)))
-    picture.putpalette(COLOURS.reshape(-1).tolist())
-    picture.save(file, **settings)
+    """Save COLOURS as an image with a palette of 24 colours."""
+    image = Image.new("P", (6, 4))
+    image.putdata(list(range(24)))
+    image.putpalette(COLOURS.reshape(-1).tolist())
+    image.save(file, **settings)
 
 
 GRAY_FILES = {
@@ -100,33 +100,33 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", GRAY_FILES)
-def test_gray_pictures_keep_their_values(tmp_path, case):
+def test_gray_images_keep_their_values(tmp_path, case):
     name, write = GRAY_FILES[case]
     write(tmp_path / name)
-    assert np.array_equal(open_picture(tmp_path / name), np.repeat(GRAY[..., None], 3, 2))
+    assert np.array_equal(open_image(tmp_path / name), np.repeat(GRAY[..., None], 3, 2))
 
 
 @pytest.mark.parametrize("case", COLOUR_FILES)
-def test_pictures_keep_their_colours(tmp_path, case):
+def test_images_keep_their_colours(tmp_path, case):
     name, write = COLOUR_FILES[case]
     write(tmp_path / name)
-    assert np.array_equal(open_picture(tmp_path / name), COLOURS)
+    assert np.array_equal(open_image(tmp_path / name), COLOURS)
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_ambiguous_colours_are_refused(tmp_path, case):
     name, write, problem = REFUSED[case]
     write(tmp_path / name)
-    with pytest.raises(ParityError, match=f"{name}'?.*: holds {problem}; allowed: one opaque picture"):
-        open_picture(tmp_path / name)
+    with pytest.raises(ParityError, match=f"{name}'?.*: holds {problem}; allowed: one opaque image"):
+        open_image(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif", "a.webp"])
 @pytest.mark.parametrize(("tag", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
-def test_a_picture_is_turned_as_its_exif_says(tmp_path, name, tag, turns):
+def test_a_image_is_turned_as_its_exif_says(tmp_path, name, tag, turns):
     settings = {"lossless": True} if name.endswith("webp") else {}
     Image.fromarray(COLOURS).save(tmp_path / name, exif=make_orientation(tag), **settings)
-    assert np.array_equal(open_picture(tmp_path / name), np.rot90(COLOURS, turns))
+    assert np.array_equal(open_image(tmp_path / name), np.rot90(COLOURS, turns))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_tiffs_of_unknown_grays_are_refused(tmp_path, tag, value, problem):
     assert entry in file.read_bytes()
     file.write_bytes(file.read_bytes().replace(entry, struct.pack("<HHIHH", tag, 3, 1, value, 0)))
     with pytest.raises(ParityError, match=f"holds {problem}"):
-        open_picture(file)
+        open_image(file)
 
 
-def save_pictures(folder, count=4):
+def save_images(folder, count=4):
     folder.mkdir()
     for k in range(count):
         Image.fromarray(COLOURS).save(folder / f"{k}.png")
@@ -154,8 +154,8 @@ LFS = "version https://git-lfs.github.com/spec/v1"
 
 
 def write_mixed(folder):
-    """Write pictures to a new folder, one of them with four colour channels."""
-    save_pictures(folder)
+    """Write images to a new folder, one of them with four colour channels."""
+    save_images(folder)
     Image.new("CMYK", (4, 4)).save(folder / "0.jpg")
 
 
@@ -165,17 +165,17 @@ def make_array_writer(**named):
 
 
 REFERENCES = {
-    "an empty folder": ("refs", lambda p: p.mkdir(), 0, "holds 0 pictures; allowed: at least 4"),
-    "folders alone": ("refs", lambda p: (p / "one").mkdir(parents=True), 0, "0 pictures beside folders"),
-    "too few": ("refs", lambda p: save_pictures(p, 9), 10, "holds 9 pictures; allowed: at least 10"),
+    "an empty folder": ("refs", lambda p: p.mkdir(), 0, "holds 0 images; allowed: at least 4"),
+    "folders alone": ("refs", lambda p: (p / "one").mkdir(parents=True), 0, "0 images beside folders"),
+    "too few": ("refs", lambda p: save_images(p, 9), 10, "holds 9 images; allowed: at least 10"),
     "another pixel format": ("refs", write_mixed, 0, "0.jpg': holds CMYK"),
-    "an array of another name": (*make_array_writer(images=UINT8), 0, "neither pictures nor statistics"),
+    "an array of another name": (*make_array_writer(images=UINT8), 0, "neither images nor statistics"),
     "floats": (*make_array_writer(arr_0=UINT8 / 255), 0, r"arr_0 is float64 \(5, 4, 6, 3\)"),
     "channels first": (*make_array_writer(arr_0=UINT8.transpose(0, 3, 1, 2)), 0, r"uint8 \(5, 3, 4, 6\)"),
-    "one picture": (*make_array_writer(arr_0=UINT8[:1]), 0, r"uint8 \(1, 4, 6, 3\)"),
+    "one image": (*make_array_writer(arr_0=UINT8[:1]), 0, r"uint8 \(1, 4, 6, 3\)"),
     "a pointer of Git LFS": ("r.npz", lambda p: p.write_text(LFS), 0, "not a zip"),
     "statistics of two sizes": (*make_array_writer(mu=np.zeros(3), sigma=np.eye(4)), 0, r"mu \(3,\), sigma \(4, 4\)"),
-    "statistics for pictures": (*make_array_writer(mu=np.zeros(3), sigma=np.eye(3)), 4, "statistics alone"),
+    "statistics for images": (*make_array_writer(mu=np.zeros(3), sigma=np.eye(3)), 4, "statistics alone"),
 }
 
 
@@ -200,7 +200,7 @@ def test_files_of_a_reference_that_are_left_out_are_counted(tmp_path):
     (tmp_path / "99.png").hardlink_to(tmp_path / "00.png")
     (tmp_path / "more").mkdir()
     (line,) = describe_left_out(config)
-    reasons = "2 files .gif, 1 files without a suffix, 1 folders, 1 links to nothing, 1 pictures behind the first 70"
+    reasons = "2 files .gif, 1 files without a suffix, 1 folders, 1 links to nothing, 1 images after the first 70"
     assert line == f"image.reference = {str(tmp_path)!r}: left out: {reasons}"
 
 
@@ -222,17 +222,17 @@ FLAWED = {
 def test_all_images_that_cannot_be_used_are_named_at_once(tmp_path, case):
     """Where the first file is one of them, that is before any job."""
     name, write, problem = FLAWED[case]
-    save_pictures(tmp_path / "refs")
+    save_images(tmp_path / "refs")
     write(tmp_path / "refs" / name)
     with pytest.raises(ParityError, match=f"{name}'?: {problem}.*; allowed") as alone:
-        list(read_pictures(tmp_path / "refs")[1])
+        list(read_images(tmp_path / "refs")[1])
     assert "images cannot be used" not in str(alone.value)
     for other in "cdefgh":
         save_cmyk(tmp_path / f"refs/{other}.jpg")
     others = "c.jpg holds CMYK colours, .*, f.jpg holds CMYK colours and 2 more$"
     with pytest.raises(ParityError, match=f"7 of 11 images cannot be used: {name} {problem}.*, {others}"):
-        list(read_pictures(tmp_path / "refs")[1])
-    assert len(list(read_pictures(tmp_path / "refs", 4)[1])) == 4, "what is not read does not matter"
+        list(read_images(tmp_path / "refs")[1])
+    assert len(list(read_images(tmp_path / "refs", 4)[1])) == 4, "what is not read does not matter"
     save_cmyk(tmp_path / "refs/0.jpg")
     with pytest.raises(ConfigError, match=r"^image.reference = '.*0.jpg': holds CMYK.* 8 of 12 images cannot"):
         check_reference("image.reference", tmp_path / "refs", 0, drawn=False)
@@ -241,20 +241,20 @@ def test_all_images_that_cannot_be_used_are_named_at_once(tmp_path, case):
 @pytest.mark.parametrize("name", ["._0.png", "._0.jpg", ".hidden.webp", "__MACOSX/._0.png", "Thumbs.db", ".DS_Store"])
 def test_files_that_computers_add_to_a_folder_are_no_images(tmp_path, name):
     folder = tmp_path / "refs"
-    save_pictures(folder)
+    save_images(folder)
     state = digest_state(folder)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"\0\5\x16\7" + bytes(4096))
     assert digest_state(folder) == state
     check_reference("image.reference", folder, 4, drawn=True)
-    count, found = read_pictures(folder)
+    count, found = read_images(folder)
     assert count == len(list(found)) == 4
     config = checks.make_config({"image": {"methods": {"ar": [{}]}, "reference": str(folder)}})
     kind = {"T": "files .db", "_": "folders"}.get(name[0], "hidden files")
     assert describe_left_out(config) == [f"image.reference = {str(folder)!r}: left out: 1 {kind}"]
 
 
-def test_other_pictures_under_one_path_have_another_digest(tmp_path):
+def test_other_images_under_one_path_have_another_digest(tmp_path):
     states = []
     for colours in (COLOURS, 255 - COLOURS, None):
         if colours is not None:
@@ -266,7 +266,7 @@ def test_other_pictures_under_one_path_have_another_digest(tmp_path):
 
 
 def test_references_of_every_form_are_accepted(tmp_path):
-    save_pictures(tmp_path / "refs")
+    save_images(tmp_path / "refs")
     np.savez(tmp_path / "a.npz", UINT8)
     np.savez(tmp_path / "s.npz", mu=np.zeros(3), sigma=np.eye(3))
     for name in ("refs", "a.npz", "s.npz"):
@@ -278,5 +278,5 @@ def test_references_of_every_form_are_accepted(tmp_path):
 def test_a_folder_of_links_that_lead_nowhere_says_so(tmp_path):
     for k in range(70):
         (tmp_path / f"{k}.png").symlink_to("../.git/annex/objects/x")
-    with pytest.raises(ConfigError, match=r"holds 0 pictures and 70 links to files that are not there \(git annex get"):
+    with pytest.raises(ConfigError, match=r"holds 0 images and 70 links to files that are not there \(git annex get"):
         check_reference("image.reference", tmp_path, 64, drawn=True)

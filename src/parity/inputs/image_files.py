@@ -1,6 +1,6 @@
-"""Pictures of the user's own, from a folder or an .npz, as 8-bit colours.
+"""Images of the user's own, from a folder or an .npz, as 8-bit colours.
 
-What a picture file leaves open is refused by name: transparency over an unknown ground, CMYK, 32-bit numbers without a
+What an image file leaves open is refused by name: transparency over an unknown ground, CMYK, 32-bit numbers without a
 range, several frames. The rules check references while they are parsed, so this imports no torch.
 """
 
@@ -21,21 +21,21 @@ from parity.experiment import paths, weights
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config
 
-Image.MAX_IMAGE_PIXELS = 64_000_000  # Pillow refuses a picture of more pixels
+Image.MAX_IMAGE_PIXELS = 64_000_000  # Pillow refuses an image of more pixels
 FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM"]
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
 UNREADABLE = (
     ValueError, KeyError, TypeError, OSError, EOFError, SyntaxError, MemoryError, struct.error, zipfile.BadZipFile,
     Image.DecompressionBombError,
 )  # fmt: skip
-ALLOWED = "a folder of pictures, or an .npz with arr_0 uint8 [n, H, W, 3], or mu [d] and sigma [d, d]"
-ONE_PICTURE = "one opaque picture of gray or RGB, 8 or 16 bits"
+ALLOWED = "a folder of images, or an .npz with arr_0 uint8 [n, H, W, 3], or mu [d] and sigma [d, d]"
+ONE_IMAGE = "one opaque image of gray or RGB, 8 or 16 bits"
 GRAY_16 = {"I;16", "I;16B", "I;16L", "I;16N"}
 EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # these modes have at most 8 bits, or palettes
 NAMES = {"I": "32-bit integers", "F": "floating-point numbers", "CMYK": "CMYK colours", "LAB": "Lab colours"}
-FEATURES = 2048  # Inception has so many features
+FEATURES = 2048  # Inception has this many features
 SHOWN = 5  # an error names this many of the images that cannot be used
-FEWEST = 4  # a reference needs so many pictures, because precision and KID do
+FEWEST = 4  # a reference needs this many images, because precision and KID do
 
 
 class ImageError(ParityError):
@@ -58,48 +58,48 @@ def name_file(file: Path) -> Iterator[None]:
         raise ImageError(file, f"cannot be read ({problem})", ALLOWED) from None
 
 
-def find_flaw(picture: Image.Image) -> str:
-    """Say why the colours of an opened picture are uncertain (several frames, CMYK, ...); "" if they are not."""
-    frames = getattr(picture, "n_frames", 1)
-    if frames > 1 and picture.format != "MPO":  # an MPO is a photo, its first frame, followed by previews
+def find_flaw(image: Image.Image) -> str:
+    """Say why the colours of an opened image are uncertain (several frames, CMYK, ...); "" if they are not."""
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":  # an MPO is a photo, its first frame, followed by previews
         return f"{frames} frames"
-    if picture.mode in GRAY_16:
-        tags = getattr(picture, "tag_v2", {})  # in TIFF, tag 258 is the number of bits, 262 is 1 if 0 means black
+    if image.mode in GRAY_16:
+        tags = getattr(image, "tag_v2", {})  # in TIFF, tag 258 is the number of bits, 262 is 1 if 0 means black
         if (bits := tags.get(258, (16,))) != (16,):
             return f"{bits[0]}-bit gray"
         return "16-bit gray from white to black" if tags.get(262, 1) != 1 else ""
-    if picture.mode == "I" and picture.format == "PPM":  # Pillow scales PPM's wide numbers to 16 bits
+    if image.mode == "I" and image.format == "PPM":  # Pillow scales PPM's wide numbers to 16 bits
         return ""
-    return "" if picture.mode in EIGHT_BITS else NAMES.get(picture.mode, f"{picture.mode} colours")
+    return "" if image.mode in EIGHT_BITS else NAMES.get(image.mode, f"{image.mode} colours")
 
 
-def open_picture(file: Path) -> np.ndarray:
-    """Read a picture as uint8 [H, W, 3], upright as EXIF says. Of 16 bits a channel the high byte is taken; colour
+def open_image(file: Path) -> np.ndarray:
+    """Read an image as uint8 [H, W, 3], upright as EXIF says. Of 16 bits a channel the high byte is taken; colour
     profiles are not applied, as in published figures.
 
-    Raises ParityError if the file holds no picture, or one without certain colours.
+    Raises ParityError if the file holds no image, or one without certain colours.
     """
-    with name_file(file), Image.open(file, formats=FORMATS) as picture:
-        problem = find_flaw(picture)
+    with name_file(file), Image.open(file, formats=FORMATS) as image:
+        problem = find_flaw(image)
         if not problem:
-            upright = ImageOps.exif_transpose(picture)
+            upright = ImageOps.exif_transpose(image)
             deep = upright.mode in (*GRAY_16, "I")
             if upright.has_transparency_data:
                 upright = upright.convert("RGBA")
                 problem = "transparent pixels" if deep or np.asarray(upright)[..., 3].min() < 255 else ""
         if problem:
-            raise ImageError(file, f"holds {problem}", ONE_PICTURE)
+            raise ImageError(file, f"holds {problem}", ONE_IMAGE)
         if deep:
             return np.repeat((np.asarray(upright) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         return np.asarray(upright.convert("RGB"))
 
 
 def open_images(files: Sequence[Path]) -> Iterator[np.ndarray]:
-    """Read the images of a folder one after the other (`open_picture`). At the first that cannot be used all later
+    """Read the images of a folder one after the other (`open_image`). At the first that cannot be used all later
     ones are read as well, and the ParityError names the first SHOWN of those with a flaw, and how many there are."""
     for i, file in enumerate(files):
         try:
-            image = open_picture(file)
+            image = open_image(file)
         except ImageError as error:
             flaws = [f"{file.name} {error.problem}", *list_flaws(files[i + 1 :])]
             if len(flaws) == 1:
@@ -114,7 +114,7 @@ def list_flaws(files: Iterable[Path]) -> Iterator[str]:
     """Yield name and problem of each image file that cannot be used."""
     for file in files:
         try:
-            open_picture(file)
+            open_image(file)
         except ImageError as error:
             yield f"{file.name} {error.problem}"
 
@@ -144,8 +144,8 @@ def read_headers(file: Path) -> dict[str, Header]:
     return headers
 
 
-def check_pictures(header: Header, count: int) -> None:
-    """Raise ValueError unless the header of arr_0 is of at least `count` pictures, uint8 [n, H, W, 3] in C order."""
+def check_images(header: Header, count: int) -> None:
+    """Raise ValueError unless the header of arr_0 is of at least `count` images, uint8 [n, H, W, 3] in C order."""
     shape, by_columns, dtype = header
     if by_columns or dtype != np.uint8 or len(shape) != 4 or shape[-1] != 3 or shape[0] < count or min(shape) < 1:
         order = " in Fortran's order" if by_columns else ""
@@ -173,7 +173,7 @@ def read_statistics(file: Path) -> dict[str, np.ndarray]:
 
 
 def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
-    """Return how many pictures to read from arr_0 of an .npz (`count`, for 0 all; 0 without arr_0), and an iterator
+    """Return how many images to read from arr_0 of an .npz (`count`, for 0 all; 0 without arr_0), and an iterator
     that reads them one after the other, uint8 [H, W, 3]. Raises ParityError for fewer than `count`."""
     with name_file(file):
         archive = zipfile.ZipFile(file)
@@ -181,22 +181,22 @@ def read_archive(file: Path, count: int) -> tuple[int, Iterator[np.ndarray]]:
             return 0, iter(())
         stream = archive.open("arr_0.npy")
         header = read_header(stream)
-        check_pictures(header, count)
+        check_images(header, count)
     number = count or header.shape[0]
     size = header.shape[1:]
 
     def read_each() -> Iterator[np.ndarray]:
-        """Yield the pictures one by one, and close the file after the last."""
+        """Yield the images one by one, and close the file after the last."""
         with archive, stream:
             for _ in range(number):
                 with name_file(file):
-                    picture = np.frombuffer(stream.read(int(np.prod(size))), dtype=np.uint8).reshape(size)
-                yield picture
+                    image = np.frombuffer(stream.read(int(np.prod(size))), dtype=np.uint8).reshape(size)
+                yield image
 
     return number, read_each()
 
 
-def list_pictures(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """List the image files of a folder, by their suffix, in order of name, without hidden ones, such as the ._a.png
     that a Mac adds to a.png, and without those in its subfolders."""
     named = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith("."))
@@ -206,18 +206,18 @@ def list_pictures(folder: Path) -> list[Path]:
 def digest_state(path: Path) -> str:
     """Digest names and contents of an .npz, or of each image of a folder: another digest means that the images to
     compare with are others, and their features are made anew; "" if there is no such file."""
-    files = list_pictures(path) if path.is_dir() else [path] if path.is_file() else []
+    files = list_images(path) if path.is_dir() else [path] if path.is_file() else []
     return digest_contents(files) if files else ""
 
 
-def read_pictures(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
-    """Return how many pictures there are to read in a folder (by name) or an .npz, and an iterable that reads each when
+def read_images(path: Path, count: int = 0) -> tuple[int, Iterable[np.ndarray]]:
+    """Return how many images there are to read in a folder (by name) or an .npz, and an iterable that reads each when
     it is asked for, uint8 [H, W, 3]: the first `count`, or all for 0. Raises ParityError for fewer than `count`."""
     if not path.is_dir():
         return read_archive(path, count)
-    files = list_pictures(path)
+    files = list_images(path)
     if len(files) < max(1, count):
-        problem = f"holds {len(files)} pictures; allowed: at least {max(1, count)}"
+        problem = f"holds {len(files)} images; allowed: at least {max(1, count)}"
         raise ParityError(f"reference = {str(path)!r}: {problem}")
     files = files[: count or None]
     return len(files), open_images(files)
@@ -240,9 +240,9 @@ def describe_left_out(config: Config) -> list[str]:
                 elif file.suffix.lower() not in SUFFIXES:
                     reasons[f"files {file.suffix or 'without a suffix'}"] += 1
             models = weights.list_models(config, kind).values()
-            _, count = paths.reference_pictures(config, kind, not any(map(paths.brings_network, models)))
-            if count and (more := len(list_pictures(folder)) - count) > 0:
-                reasons[f"pictures behind the first {count:,}"] = more
+            _, count = paths.reference_images(config, kind, not any(map(paths.brings_network, models)))
+            if count and (more := len(list_images(folder)) - count) > 0:
+                reasons[f"images after the first {count:,}"] = more
             if reasons:
                 left_out = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items()))
                 lines.append(f"{KINDS[kind]}.reference = {section.reference!r}: left out: {left_out}")
@@ -250,8 +250,8 @@ def describe_left_out(config: Config) -> list[str]:
 
 
 def check_references(config: Config) -> None:
-    """Raise ConfigError if the `reference` of `image` or `continuous` holds too few pictures or other things, as far as
-    names, headers and the first picture tell; the job that reads all of them checks each."""
+    """Raise ConfigError if the `reference` of `image` or `continuous` holds too few images or other things, as far as
+    names, headers and the first image tell; the job that reads all of them checks each."""
     for kind in ("discrete", "continuous"):
         section = getattr(config, KINDS[kind])
         if section is None or not section.reference:
@@ -260,33 +260,33 @@ def check_references(config: Config) -> None:
         if any(paths.brings_network(model) for model in models) and kind == "discrete":
             check_reference(f"{KINDS[kind]}.reference", Path(section.reference), section.reference_images, drawn=True)
         if not all(paths.brings_network(model) for model in models):
-            path, count = paths.reference_pictures(config, kind, True)
+            path, count = paths.reference_images(config, kind, True)
             size = FEATURES if "inception" in config.networks.list_named() else 0
             check_reference(f"{KINDS[kind]}.reference", Path(path), count, drawn=False, size=size)
 
 
 def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0) -> None:
-    """Raise ConfigError that begins with `key` unless a folder or an .npz holds enough pictures, `count` and FEWEST, or
+    """Raise ConfigError that begins with `key` unless a folder or an .npz holds enough images, `count` and FEWEST, or
     statistics.
 
-    drawn  pictures themselves are needed, statistics do not do
+    drawn  images themselves are needed, statistics do not do
     size   how many features the statistics must be of, 0 for any number
     """
     fewest = max(FEWEST, count)
     try:
         if path.is_dir():
-            files = list_pictures(path)
+            files = list_images(path)
             if len(files) < fewest:
                 folders = " beside folders, which are not read" if any(p.is_dir() for p in path.iterdir()) else ""
                 if links := sum(file.is_symlink() and not file.exists() for file in path.iterdir()):
                     folders += f" and {links:,} links to files that are not there (git annex get {path})"
                 suffixes = ", ".join(sorted(SUFFIXES))
-                raise ValueError(f"holds {len(files)} pictures{folders}; allowed: at least {fewest} ({suffixes})")
+                raise ValueError(f"holds {len(files)} images{folders}; allowed: at least {fewest} ({suffixes})")
             next(open_images(files[: count or None]))
         else:
             headers = read_headers(path)
             if "arr_0" in headers:
-                check_pictures(headers["arr_0"], fewest)
+                check_images(headers["arr_0"], fewest)
             if len({"mu", "sigma"} & set(headers)) == 1:
                 raise ValueError("holds one of mu and sigma; allowed: both, or neither")
             if {"mu", "sigma"} <= set(headers):
@@ -294,13 +294,13 @@ def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0
                 if size and headers["mu"].shape != (size,):
                     raise ValueError(f"mu {headers['mu'].shape}; allowed: ({size},), of Inception's features")
             elif "arr_0" not in headers:
-                raise ValueError(f"holds neither pictures nor statistics; allowed: {ALLOWED}")
+                raise ValueError(f"holds neither images nor statistics; allowed: {ALLOWED}")
             if drawn and "arr_0" not in headers:
-                raise ValueError("holds statistics alone; allowed: pictures, for these models")
+                raise ValueError("holds statistics alone; allowed: images, for these models")
     except (OSError, ValueError) as error:
         label = f"{key} = {str(path)!r}: "
         problem = str(error)
-        if problem.startswith("reference = "):  # the message already names a picture of the folder
+        if problem.startswith("reference = "):  # the message already names an image of the folder
             label = key
             problem = problem.removeprefix("reference")
         raise ConfigError(f"{label}{problem}") from None

@@ -1,4 +1,4 @@
-"""Locate a fault of transformers' `generate`: sample again with one part mended, and see whether the fault is gone.
+"""Locate a fault of transformers' `generate`: sample again with one part fixed, and see whether the fault is gone.
 
 Guidance and SynthID's watermark keep a state from call to call, one call a token. Assisted generation calls them for
 drafts as well, and a rejected draft stays in their state: a cache that is not rolled back. `Replayed` gives every call
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from parity_certify.adapters.transformers import Generate
-from parity_certify.laws import Law
+from parity_certify.distributions import Distribution
 from parity_certify.sampler import certify_sampler
 
 STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
@@ -40,7 +40,7 @@ class Replayed:
         return processor(input_ids, scores)
 
 
-class Mended(Generate):
+class ReplayedGenerate(Generate):
     """The same sampler with its processors of STATEFUL replaced by `Replayed`; `names` collects their names."""
 
     def __init__(self, sampler: Generate):
@@ -68,18 +68,23 @@ class Mended(Generate):
             del self.model._get_logits_processor
 
 
-def diagnose_by_mending(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | None:
+def diagnose_by_replaying(sampler: Generate, distribution: Distribution, n: int, seed: int) -> dict[str, Any] | None:
     """Sample n sequences with stateful processors replayed. Returns a diagnosis (`says`, `name`, ...) if these are
-    consistent with the law, so that a stale state was the fault; None if they are not, or if no processor is
+    consistent with the distribution, so that a stale state was the fault; None if they are not, or if no processor is
     stateful."""
-    mended = Mended(sampler)
-    mended(law.prompts[:1], seed)
-    if not mended.names:
+    replayed = ReplayedGenerate(sampler)
+    replayed(distribution.prompts[:1], seed)
+    if not replayed.names:
         return None
-    certificate = certify_sampler(mended, law, n=n, seeds=(seed,), margin=0.9, tell=lambda text: None)
+    certificate = certify_sampler(replayed, distribution, n=n, seeds=(seed,), margin=0.9, tell=lambda text: None)
     if certificate.exit_code != 0:
         return None
     p = next(r["p_value"] for r in certificate.rows if r["test"] == "all looks")
-    name = f"cache not rolled back (state of {', '.join(sorted(mended.names))})"
+    name = f"cache not rolled back (state of {', '.join(sorted(replayed.names))})"
     says = f"{name}: with the processor replayed from the prompt in every call, {certificate.details['n'][0]} sequences"
-    return {"says": f"{says} are consistent with the law (p = {p:.2g})", "name": name, "fits": p, "mended": True}
+    return {
+        "says": f"{says} are consistent with the distribution (p = {p:.2g})",
+        "name": name,
+        "fits": p,
+        "mended": True,
+    }
