@@ -65,15 +65,15 @@ COLUMNS = [  # columns of a run's summary.csv that are kept
     "load", "machine", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
 ]  # fmt: skip
 NOTE = (
-    f"{PERCENT} intervals. Verdicts are of small models, not of the decoded one; a lossy row has the TV"
-    " of the small model where its fault is surest."
+    f"{PERCENT} intervals. Verdicts are of small models, not of the decoded one; a lossy row has the TV of"
+    " the small model where its fault is surest."
     " Passes: of the target, each over this many tokens, and calls of a speculator, which an image waits for, too."
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
     " idle GPU, and a speculator's call its share of the target's parameters; launch times are left out, which flatters"
     " methods with a speculator. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
     " passes and what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with"
-    " another seed, prompt by prompt; so few prompts cannot show a small change, and of twenty such intervals one leaves"
-    " out 0 by chance. Where a speed was timed, it was above its prediction."
+    " another seed, prompt by prompt; so few prompts cannot show a small change, and of twenty such intervals one"
+    " leaves out 0 by chance. Where a speed was timed, it was above its prediction."
 )
 
 

@@ -330,8 +330,8 @@ def write_document(rows: list[dict[str, Any]]) -> str:
 
 
 def draw_copies(rows: list[dict[str, Any]], file: Path) -> None:
-    """Draw the SVG `file`: the TV that was measured of each copy of EAGLE's `evaluate_posterior` at its temperature, with
-    its interval, and the upper bound once the line is fixed."""
+    """Draw the SVG `file`: the TV that was measured of each copy of EAGLE's `evaluate_posterior` at its temperature,
+    with its interval, and the upper bound once the line is fixed."""
     import matplotlib
 
     matplotlib.use("svg")
