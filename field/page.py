@@ -329,13 +329,49 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def draw_copies(rows: list[dict[str, Any]], file: Path) -> None:
+    """Draw the SVG `file`: the TV that was measured of each copy of EAGLE's `evaluate_posterior` at its temperature,
+    with its interval, and the upper bound once the line is fixed."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    copies = [r for r in rows if is_fault(r) and COPIED in r["of"]["where"]]
+    fixed = {
+        (r["of"]["name"], r["options"].get("part"), r["options"]["temperature"]): r["verdict"]["bound"]
+        for r in rows
+        if r["options"].get("mend") and r["kind"] == "certified" and "temperature" in r["options"]
+    }
+    copies.sort(key=lambda r: (r["verdict"]["estimate"], r["of"]["title"].lower()))
+    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.3 * len(copies)), layout="constrained")
+    labels = []
+    for y, r in enumerate(copies):
+        v, options = r["verdict"], r["options"]
+        axes.plot(v["interval"], [y, y], color=COLOURS["lossy"], linewidth=2)
+        axes.plot(v["estimate"], y, "o", color=COLOURS["lossy"], label="" if y else "as released, 95 % interval")
+        bound = fixed.get((r["of"]["name"], options.get("part"), options["temperature"]))
+        if bound is not None:
+            label = "" if "fixed: at most" in axes.get_legend_handles_labels()[1] else "fixed: at most"
+            axes.plot(bound, y, "<", color=COLOURS["certified"], label=label)
+        part = f", {options['part']}" if "part" in options else ""
+        labels.append(f"{r['of']['title']}{part}, temperature {options['temperature']:g}")
+    axes.set(yticks=range(len(copies)), yticklabels=labels, xlim=(0, None), xlabel="TV from the target distribution")
+    axes.legend(loc="lower right", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    with matplotlib.rc_context({"svg.hashsalt": "eagle"}):
+        figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
+
+
 def keep_verdict(name: str) -> None:
     """Copy a verdict that was made here into the folder of the repository."""
     shutil.copyfile(RESULTS / name / "verdict.json", FIELD / name / "verdict.json")
 
 
 def main() -> None:
-    """Write the page, or with --keep copy verdicts and write docs/results/field.md and docs/figures/field.csv anew."""
+    """Write the page, or with --keep copy verdicts and write docs/results/field.md, docs/figures/field.csv and
+    docs/eagle.svg anew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the page")
     parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/results/field.md is written")
@@ -348,6 +384,7 @@ def main() -> None:
         (docs / "results/field.md").write_text(write_document(rows), encoding="utf-8")
         lines = ["label,count", *(f"{name},{count}" for name, count in count_rows(rows).items())]
         (docs / "figures").mkdir(exist_ok=True)
+        draw_copies(rows, docs / "eagle.svg")
         (docs / "figures/field.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)

@@ -114,8 +114,7 @@ def main() -> None:
     measure(
         a.kind, a.cell, shards=a.shards, checkpoint=a.checkpoint, image_files=images,
         probs_file=probs if first else None, inputs=a.inputs, reference=a.reference,
-        networks=a.networks, protocol=a.protocol, run_code=a.run_code,
-        device=device,
+        networks=a.networks, protocol=a.protocol, run_code=a.run_code, device=device,
     )  # fmt: skip
     results |= run([name for name in a.layers if name not in first])
     write_json(a.cell / "equality.json", {"layers": results, "seconds": round(time.perf_counter() - begin, 1)})

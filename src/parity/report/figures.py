@@ -224,7 +224,8 @@ def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
 
 def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
     """Draw the measured speed of one image against the total variation from the model's distribution: its bound for
-    methods that are certified or consistent, else what was measured on the worst small model. None without a speed."""
+    methods that are certified or consistent, else what was measured on the small model where it is surest. None
+    without a speed."""
     bound, measured = (rows.reindex(columns=[name])[name].astype(float) for name in ("tv_bound", "tv"))
     has_bound = rows["verdict_kind"].isin(["certified", "consistent"])
     drawn = draw_speed(

@@ -239,8 +239,9 @@ FASTEST = (
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
-    " variation from the model's distribution on the worst small model, at most (TV ≤) or as measured: 0 is the same,"
-    " 1 another altogether. It tells whether the distribution is kept; what a change costs is measured as quality."
+    " variation from the model's distribution on small models: at most (TV ≤), or as measured on the one where the"
+    " fault is surest; 0 is the same, 1 another altogether. It tells whether the distribution is kept; what a change"
+    " costs is measured as quality."
 )
 READING = "Lossless methods first, then by passes saved. Speeds are those of this machine."
 CALLS = (

@@ -370,7 +370,7 @@ METHOD = Column("Method", show_label, "the method, the options in which its vari
 
 def make_verdict_columns(alpha: float) -> list[Column]:
     """Make the columns of a table of verdicts. alpha: the level of tests and bounds."""
-    bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on the worst small model"
+    bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on each small model"
     return [
         METHOD,
         Column("Verdict", lambda row: show_pill(row, "reach"), "does it draw from plain decoding's distribution?"),

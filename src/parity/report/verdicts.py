@@ -217,7 +217,7 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
     models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
     conditions = f"({describe_range(lengths)} tokens{f', {options}' if options else ''})"
     if value.kind == "lossy":
-        return f"on the worst of the {models} {conditions}"
+        return f"on {models} {conditions}, measured on the one where the fault is surest"
     margin = "" if value.margin is None else f"within {value.margin:g} "
     return f"{margin if value.kind == 'certified' else 'no difference '}on {models} {conditions}"
 
@@ -317,9 +317,8 @@ def write_pill(value: Verdict, model: str = "") -> str:
     """Write a verdict in a few words, with its TV; model: "small model", "mixture" or "", on which that was found."""
     if value.kind == "inconclusive" or value.within or value.dependent:
         return value.words
-    if value.kind == "lossy":
-        worst = f" on the worst {model}" if model else ""
-        return "lossy" if value.estimate is None else f"lossy{worst}, TV = {format_number(value.estimate, 2)}"
     models = f" on {model}s" if model else ""
+    if value.kind == "lossy":
+        return "lossy" if value.estimate is None else f"lossy{models}, TV = {format_number(value.estimate, 2)}"
     bound = "" if value.bound is None else f", TV ≤ {show_bound(value.bound).text}"
     return f"{value.kind}{models}{bound}"

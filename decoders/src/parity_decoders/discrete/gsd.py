@@ -1,4 +1,4 @@
-"""Grouped speculative decoding: SJD that verifies a group of nearest tokens tokens instead of the token."""
+"""Grouped speculative decoding: SJD that verifies a group of nearest tokens instead of the token."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
