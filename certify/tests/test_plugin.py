@@ -45,7 +45,7 @@ def test_never_drafted(assert_lossless):
     )
     result.assert_outcomes(passed=1, failed=2)
     text = result.stdout.str()
-    assert "parity: TV <= 0.0" in text and "not lossless: lossy: TV = " in text and "target: distribution" in text
+    assert "parity: TV <= 0.0" in text and "not lossless: lossy: TV = " in text and "target: probs" in text
     assert "differs most after prompt [0], then" in text and "distribution 0.500 0.300 0.200; drawn" in text
     assert "inconclusive: no draft was offered" in text and "seeds: [0, 1]" in text
 
