@@ -90,9 +90,8 @@ def test_distributions_of_callables_and_end_tokens():
     ended = target_distribution(compute_conditionals, vocab=V, length=L, prompts=PROMPTS, end=2)
     cells = ended.joint.reshape(2, V, V, V)
     assert np.isclose(cells.sum(), 2) and not cells[:, 2, :2].any() and not cells[:, :, 2, :2].any()
-    assert np.allclose(
-        cells[:, 2, 2, 2], DISTRIBUTION.joint.reshape(2, V, -1)[:, 2].sum(-1)
-    )  # sequences that end at once
+    # sequences that end at once
+    assert np.allclose(cells[:, 2, 2, 2], DISTRIBUTION.joint.reshape(2, V, -1)[:, 2].sum(-1))
     joint, codes, width = DISTRIBUTION.prepend_prompt()
     assert width == 3 and np.isclose(joint.sum(), 1) and np.allclose(joint[codes], DISTRIBUTION.cells)
     assert len(J.make_tables(joint, width, L + 1, 1000).df)  # pairs of a token and the prompt are tested, too

@@ -53,9 +53,8 @@ LOGITS = SlotNetwork.logits
 
 @pytest.mark.parametrize("fault", [store_one_off, see_padding])
 def test_a_fault_of_the_cache_is_found(model, monkeypatch, fault):
-    model.generate(
-        PROMPTS, **KEYWORDS, do_sample=True, custom_generate=sjd_coupled
-    )  # compares distributions of nine tokens once
+    # compares distributions of nine tokens once
+    model.generate(PROMPTS, **KEYWORDS, do_sample=True, custom_generate=sjd_coupled)
     monkeypatch.setattr(SlotNetwork, "logits", fault)
     found = verify(model, PROMPTS, sjd_coupled, **KEYWORDS)
     assert found.is_fault, found

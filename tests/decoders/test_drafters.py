@@ -12,7 +12,7 @@ from parity_decoders.discrete.vvs import measure_similarity, vvs
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
-from parity_decoders.verification import descend, find_look_alikes
+from parity_decoders.verification import descend, find_nearest_tokens
 
 from parity.decode.discrete import record
 from parity.models.discrete.tabular import TabularDrafter, TabularModel, count_prefixes
@@ -66,12 +66,12 @@ def test_similarity_compares_candidate_sequences():
     assert not torch.equal(similarity, measure_similarity(tree, codes, 3, 0.1, 1))
 
 
-def test_look_alikes_of_a_rejected_candidate_are_rejected():
+def test_nearest_tokens_of_a_rejected_candidate_are_rejected():
     """LANTERN: they are not drawn later. A candidate is accepted with the probability of its set."""
     n, V = 100_000, 4
     p = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).expand(n, 2, V)
     # The nearest other token of 0 is 1, of 1 is 0, of 2 is 1, of 3 is 2.
-    look_alikes = find_look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)
+    nearest_tokens = find_nearest_tokens(torch.arange(V, dtype=torch.float64)[:, None], 1)
     noise, index = counted_noise(0, range(n)), torch.arange(2).expand(n, 2)
     tokens, parents = torch.tensor([[0, 0]]).expand(n, -1), torch.tensor([[-1, 0]]).expand(n, -1)
     starts = torch.zeros(n, dtype=torch.int64)
@@ -79,7 +79,7 @@ def test_look_alikes_of_a_rejected_candidate_are_rejected():
     for delta, reject, rate in ((0.2, "counted", 0.3), (0.1, "all", 0.1)):
         # "counted": accepted at .1 + its nearest tokens's .2; "all": .2 exceeds the budget and is not counted, yet
         # rejected
-        path, drawn = descend(p, tokens, parents, starts, *random, look_alikes, delta, reject)
+        path, drawn = descend(p, tokens, parents, starts, *random, nearest_tokens, delta, reject)
         accepted = path[:, 1] >= 0
         assert abs(accepted.double().mean().item() - rate) < 4 * (rate * (1 - rate) / n) ** 0.5
         assert not (drawn[~accepted, 0] < 2).any()

@@ -76,9 +76,8 @@ def test_rounding_draws_no_token_by_the_residual():
         assert (probs / truth).max() < 1.001
         wrong.append(float((plain / truth).max()))
     assert max(wrong) > 1e6
-    assert sample_token(residual(p, p), torch.ones(1, 65_536)).tolist() == [
-        0
-    ]  # nothing is left of p, so it is p's likeliest
+    # nothing is left of p, so it is p's likeliest
+    assert sample_token(residual(p, p), torch.ones(1, 65_536)).tolist() == [0]
 
 
 @pytest.mark.parametrize("accept", [accept_tokens, accept_block])

@@ -217,9 +217,8 @@ def make_certificate(
     last_rows = {r["test"]: r for r in rows}
     independence = last_rows.get(evidence.INDEPENDENCE)
     certificate = last_rows["TV certificate"]
-    distribution_rejected = (
-        last_rows["all looks"]["verdict"] == "rejected"
-    )  # by the test of the distribution of single rows
+    # by the test of the distribution of single rows
+    distribution_rejected = last_rows["all looks"]["verdict"] == "rejected"
     rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
     if (
         independence

@@ -32,9 +32,8 @@ from parity_certify.seeding import check_seed
 
 CELLS = 20_000  # largest number of sequences, over all prompts, that is enumerated
 TOLERANCE = 1e-6  # largest difference of a distribution's sum from one
-HALF_TOLERANCE = (
-    2**-8
-)  # the same of a distribution in bfloat16 or float16, each of whose numbers is rounded by up to 2^-9 of it
+# the same of a distribution in bfloat16 or float16, each of whose numbers is rounded by up to 2^-9 of it
+HALF_TOLERANCE = 2**-8
 FORMAT = {"format": "parity-law", "version": 1}
 
 

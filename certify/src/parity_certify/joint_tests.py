@@ -42,7 +42,7 @@ class Tables(NamedTuple):
     share: np.ndarray  # [M] distribution of a pooled cell within its table
     starts: np.ndarray  # [T] first column of each table
     df: np.ndarray  # [T] degrees of freedom
-    pairs: int  # the first this many tables are of pairs, the others of conditionals
+    pairs: int  # how many tables, the first ones, are of pairs; the others are of conditionals
 
 
 def digits(vocab: int, length: int) -> np.ndarray:
@@ -291,9 +291,8 @@ def measure_false_alarms(
     from scipy import stats  # this import is slow and seldom needed
 
     looks, shard, rng = 20, 500, np.random.default_rng(seed)
-    running = rng.multinomial(shard, distribution / distribution.sum(), size=(replicates, looks)).cumsum(
-        1
-    )  # [replicates, looks, K]
+    # [replicates, looks, K]
+    running = rng.multinomial(shard, distribution / distribution.sum(), size=(replicates, looks)).cumsum(1)
     evidence = np.stack([compute_log_e(running[:, k], distribution) for k in range(looks)], 1)
     plain = np.empty((replicates, looks))
     for k in range(looks):

@@ -24,10 +24,8 @@ from parity_certify.files import replace_whole
 from parity_certify.seeding import check_seed
 
 SPREAD = 0.75
-EMBEDDING, MATRIX = (
-    0.3,
-    0.5,
-)  # scales of weights at which the first token moves the distribution as much as the last one
+# scales of weights at which the first token moves the distribution as much as the last one
+EMBEDDING, MATRIX = 0.3, 0.5
 LETTERS = "abcdefgh"
 END = "</s>"  # the tokenizers' end token: its number is the first after the model's vocabulary, so it is never drawn
 SIZES: dict[str, Any] = {

@@ -84,7 +84,7 @@ class SlotCache:
         return self.layers[layer].update(key_states, value_states)
 
     def attend(self, positions: int) -> None:
-        """Let passes attend to the prompt and the first this many positions alone, until the next call; none of a later
+        """Let passes attend to the prompt and that many first positions alone, until the next call; none of a later
         position may be evaluated. Only where shapes are `static`: it saves the reading of slots that are not
         written."""
         self.reach = -(-(self.prefix + positions) // ALIGNED) * ALIGNED

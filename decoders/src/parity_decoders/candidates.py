@@ -85,15 +85,15 @@ def draft_tree(
 
 
 class NoiseDrafter:
-    """A drafter whose logits rank tokens by their chance to win the draw they will be drawn by, not by their
+    """A drafter whose logits rank tokens by their chance to be drawn under the noise, not by their
     probability. The candidates then depend on the noise, so only decoders whose tokens do not depend on their
     candidates may use it."""
 
     def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
         """Wrap a drafter.
 
-        exponential [B, D, V]: the draws of the positions from `first` [B] on; sharp: temperature of log(distribution /
-        exponential), small where the drafter's distributions are close to the target's.
+        exponential [B, D, V]: the unit exponentials of the positions from `first` [B] on; sharp: temperature of
+        log(distribution / exponential), small where the drafter's distributions are close to the target's.
         """
         self.drafter = drafter
         self.log = exponential.log()

@@ -118,7 +118,7 @@ class Network:
         return self.cache.prefix
 
     def attend(self, positions: int) -> None:
-        """Let the passes of a `static` model attend to the prompt and the first this many positions alone."""
+        """Let the passes of a `static` model attend to the prompt and that many first positions alone."""
         self.cache.attend(positions)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> dict[str, Tensor]:
@@ -291,7 +291,7 @@ class Sampled:
         return getattr(self.network, "prefix", 0)
 
     def attend(self, positions: int) -> None:
-        """Let the passes of a `static` network attend to the prompt and the first this many positions alone."""
+        """Let the passes of a `static` network attend to the prompt and that many first positions alone."""
         self.network.attend(positions)
 
     def join(self, rows: Tensor, fresh: "Sampled") -> None:

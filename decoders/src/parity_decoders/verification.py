@@ -26,8 +26,9 @@ class Verified(NamedTuple):
 
 
 def sample_token(weights: Tensor, exponential: Tensor) -> Tensor:
-    """Draw a token from unnormalised `weights` [..., V] by unit exponentials [..., V]: the index of the largest weight
-    / exponential, which is each index with probability in proportion to its weight. Zero weights never win."""
+    """Draw a token from unnormalised `weights` [..., V] by unit exponentials [..., V], an exponential race: the index
+    of the largest weight / exponential, which is each index with probability in proportion to its weight. Zero weights
+    never win."""
     return find_largest(weights / exponential)
 
 
@@ -158,7 +159,7 @@ def normalize(weights: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
+def find_nearest_tokens(vectors: Tensor, k: int) -> Tensor:
     """Find the k nearest other tokens of each token, nearest first: vectors [V, D] to tokens [V, min(k, V - 1)]."""
     k = min(k, len(vectors) - 1)
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))  # cdist knows no bfloat16
@@ -167,17 +168,17 @@ def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
     return torch.cat([x.topk(k, largest=False).indices for x in distances])
 
 
-def relax_probs(p: Tensor, v: Tensor, look_alikes: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
+def relax_probs(p: Tensor, v: Tensor, nearest_tokens: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
     """Add to candidates the probability of tokens that look like them (LANTERN: Jang et al. 2024, sec. 4.2).
 
-    p [B, V]; v [B, 1] candidates; look_alikes [B, k], nearest first; budget [B, 1]: the probability that nearest tokens
-    may add. Returns the mass [B] of the candidate and the nearest tokens that count (the longest run from the first
-    within the budget), and p [B, V] without the nearest tokens that count.
+    p [B, V]; v [B, 1] candidates; nearest_tokens [B, k], nearest first; budget [B, 1]: the probability that nearest
+    tokens may add. Returns the mass [B] of the candidate and the nearest tokens that count (the longest run from the
+    first within the budget), and p [B, V] without the nearest tokens that count.
     """
-    mass = p.gather(1, look_alikes)
+    mass = p.gather(1, nearest_tokens)
     counts = mass.cumsum(1) <= budget
     return (p.gather(1, v) + (mass * counts).sum(1, keepdim=True))[:, 0], p.scatter(
-        1, look_alikes, torch.where(counts, 0, mass)
+        1, nearest_tokens, torch.where(counts, 0, mass)
     )
 
 
@@ -189,7 +190,7 @@ def verify_siblings(
     point: Tensor,
     u: Tensor,
     exponential: Tensor,
-    look_alikes: Tensor | None = None,
+    nearest_tokens: Tensor | None = None,
     relax: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Accept one of K sibling candidates or draw another token: token [B] and rank [B] of the accepted candidate, -1
@@ -198,15 +199,15 @@ def verify_siblings(
     p, q [B, V]; candidates [B, K], drawn from q one after the other without replacement; valid [B, K] is false where q
     was exhausted; point [B]: q is a point mass at the first; u [B, K]. Each candidate is tested against what its elder
     siblings left of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's
-    distribution is p. With look_alikes [V, k], p is relaxed at each candidate v by up to relax * p(v).
+    distribution is p. With nearest_tokens [V, k], p is relaxed at each candidate v by up to relax * p(v).
     """
     drawn = sample_token(p, exponential)
     token = drawn
     rank = torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
-        if look_alikes is not None:
-            mass, rest = relax_probs(p, v, look_alikes[v[:, 0]], relax * p.gather(1, v))
+        if nearest_tokens is not None:
+            mass, rest = relax_probs(p, v, nearest_tokens[v[:, 0]], relax * p.gather(1, v))
             p = torch.where(valid[:, k : k + 1], rest.scatter(1, v, mass[:, None]), p)
         likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
         accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
@@ -234,15 +235,15 @@ def descend(
     root: Tensor,
     exponential: Tensor,
     u: Tensor,
-    look_alikes: Tensor,
+    nearest_tokens: Tensor,
     delta: float,
     reject: str,
 ) -> Descent:
     """Descend a tree of candidates, trying siblings in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
 
     p [B, S, V] the distributions after the nodes; tokens, parents [B, S]; root [B] the node of the last final token;
-    exponential [B, D + 1, V] and u [B, D, K] of the positions after it, K the most children of a node; look_alikes [V,
-    k].
+    exponential [B, D + 1, V] and u [B, D, K] of the positions after it, K the most children of a node; nearest_tokens
+    [V, k].
 
     A candidate is accepted with the probability that p gives to it and its nearest tokens within `delta`: if a draw
     from p equals it, or, if not, with the probability that the nearest tokens add. A rejected candidate removes from p
@@ -269,7 +270,7 @@ def descend(
             if is_idle_on_cpu(tried):
                 break
             v = tokens.gather(1, children[:, k : k + 1].clamp(max=S - 1))
-            similar = look_alikes[v[:, 0]]
+            similar = nearest_tokens[v[:, 0]]
             p_v = probs.gather(1, v)[:, 0]
             (mass, rest) = relax_probs(probs, v, similar, delta)
             accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - p_v) < mass - p_v))

@@ -35,9 +35,8 @@ class Declaration(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    CLAIM: Literal[
-        "lossless", "lossy"
-    ]  # what the method claims of its samples' distribution; ORIGIN says whose claim that is
+    # what the method claims of its samples' distribution; ORIGIN says whose claim that is
+    CLAIM: Literal["lossless", "lossy"]
     # Where the method is from: its paper; others' account of a paper that was not at hand; this project; the makers of
     # a decoder, or of tokens, elsewhere: the default of a decoder of others.
     ORIGIN: Literal["paper", "account", "project", "makers"] = "paper"

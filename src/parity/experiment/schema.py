@@ -330,9 +330,8 @@ class TextTasks(Strict):
 
 
 DECODED = ("infilling", "stories", "code")  # text tasks that methods decode
-ASKED = tuple(
-    name for name in TextTasks.model_fields if name not in DECODED
-)  # those that ask for the model's distributions
+# those that ask for the model's distributions
+ASKED = tuple(name for name in TextTasks.model_fields if name not in DECODED)
 
 
 class Section(Strict):

@@ -91,7 +91,7 @@ PATH = (
     "*given",
 )
 WRONG = {"discrete": SAMPLE, "anysubset": SAMPLE, "continuous": PATH}
-DECODER_TEST = '''"""{name} draws from the distribution of models for which it is known; an injected fault is found."""
+DECODER_TEST = '''"""{name} draws from its model's distribution; an injected fault is found."""
 
 {imports}
 

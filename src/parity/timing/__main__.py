@@ -31,10 +31,8 @@ from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
 from parity.timing.bench import CAPTURED, Bench, Given, Images, Variant, run_duels, try_in_memory
 
-BEST, NEAR = (
-    3,
-    1.1,
-)  # this many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
+# this many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
+BEST, NEAR = 3, 1.1
 PREDICTED, ROUGH, TIMED = (
     "predicted",
     "timed roughly",

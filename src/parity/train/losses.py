@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from parity.models.discrete.prompts import Prompts, compute_features
 
-Distribution = Callable[
-    [nn.Module, Tensor], Tensor
-]  # output layer, features [R, n, dim] -> log-probabilities [B, n, V]
+# output layer, features [R, n, dim] -> log-probabilities [B, n, V]
+Distribution = Callable[[nn.Module, Tensor], Tensor]
 FLOOR = -1e4  # log-probability of a token that is excluded: finite, so that its divergence is 0
 UNROLLED = 2  # calls of a drafter in a step: all but the first read its own features, as in a draft tree
 

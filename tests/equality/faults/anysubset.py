@@ -44,9 +44,8 @@ LENGTH = 64  # number of words of the long models for k = 5, except the model "f
 AGAIN = 20  # rank from which the fault "accept reuse" reads the same acceptance uniforms again
 LATE = 32  # rank from which late faults begin: noise read again, flatter distributions
 SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no words
-Select = Callable[
-    [Tensor, Tensor], Tensor
-]  # says, bool by ranks [B, S] and n_prompt [B], where a fault changes distributions
+# says, bool by ranks [B, S] and n_prompt [B], where a fault changes distributions
+Select = Callable[[Tensor, Tensor], Tensor]
 
 
 def verify_without_residual(

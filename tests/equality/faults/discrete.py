@@ -52,9 +52,8 @@ NEEDED = {"accept +0.01": 100_000}
 WINDOW = 16
 LATE = 6  # pass from which faults of reused noise read the same numbers again
 SJD = "parity_decoders.discrete.sjd"
-Select = Callable[
-    [Tensor, int], Tensor
-]  # says, bool by positions [B, S] and last position, where distributions are changed
+# says, bool by positions [B, S] and last position, where distributions are changed
+Select = Callable[[Tensor, int], Tensor]
 
 
 class Carried(NamedTuple):
@@ -102,9 +101,8 @@ class Rules(NamedTuple):
     finish: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = finish_pass
     # advance(n_kept, drafts, q) gives how many tokens a row keeps, and which drafts it carries into the next pass.
     advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Carried | None]] = lambda n_kept, *_: (n_kept, None)
-    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: (
-        p
-    )  # distribution to record for a window's tokens
+    # distribution to record for a window's tokens
+    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: p
 
 
 CORRECT_RULES = Rules()

@@ -192,7 +192,7 @@ def compute_distribution(
     logits: Logits, options: dict[str, Any], engine: Engine, **settings: Any
 ) -> distributions.Distribution:
     """Enumerate the distribution of a server's engine with these options; settings: vocab, length, prompts, end of
-    `distributions.distribution`. With the engine "", that of every engine that has the options. Raises ParityError for
+    `target_distribution`. With the engine "", that of every engine that has the options. Raises ParityError for
     an option that no engine has, and if the engines' distributions differ."""
     known_to = [name for name in ENGINES if set(options) <= set(list_options(name))]
     names: Sequence[Engine] = [engine] if engine else known_to

@@ -253,9 +253,8 @@ def compute_distribution(
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
         distributions = compute_probs(exact, inputs, paths, options or {}, end)
-        levels = [
-            p[:: V ** (length - t)].numpy() for t, p in enumerate(distributions)
-        ]  # level t: a row a prefix of t tokens
+        # level t: a row a prefix of t tokens
+        levels = [p[:: V ** (length - t)].numpy() for t, p in enumerate(distributions)]
         tables.append(absorb_end(check_distribution(np.concatenate(levels), f"prompt {k}"), length, end))
     return Distribution(str(model.config.model_type), prompts, np.stack(tables), length, end)
 

@@ -15,7 +15,7 @@ from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import make_tree
-from parity_decoders.verification import descend, find_look_alikes
+from parity_decoders.verification import descend, find_nearest_tokens
 
 CLAIM = "lossy"
 REFILLS = True
@@ -46,7 +46,7 @@ def lantern(
     space   codes are compared at unit length, as the tokenizer uses them, or as they are stored, as released
     reject  what a rejected candidate removes from p: the nearest tokens that "counted", or "all" k, as released
     """
-    look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    nearest_tokens = find_nearest_tokens(model.codebook if space == "unit" else model.raw_codebook, k)
     line = SequenceBuffer(model, start, depth + 1)
     size = (total, depth, top_k)
     # Each position is decided in a single pass, so its number is enough to key its random numbers.
@@ -58,7 +58,7 @@ def lantern(
         tree = make_tree(line, draft_tree(model.drafter, line, size, depth + 1, line.last_frontier, line.frontier))
         e, u = exponential.take_next(depth + 1), uniform.take_next(depth)
         p, evaluated = tree.evaluate()
-        path, tokens = descend(p, tree.tokens, tree.follows, root, e, u, look_alikes, delta, reject)
+        path, tokens = descend(p, tree.tokens, tree.follows, root, e, u, nearest_tokens, delta, reject)
         return tree.advance(evaluated, tokens, path)
 
     return Passes(line, run_pass)

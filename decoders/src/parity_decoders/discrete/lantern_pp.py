@@ -17,7 +17,7 @@ from parity_decoders.protocols.discrete import DraftedModel
 from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import Tree, check_nodes
-from parity_decoders.verification import find_look_alikes, is_idle_on_cpu, verify_siblings
+from parity_decoders.verification import find_nearest_tokens, is_idle_on_cpu, verify_siblings
 
 CLAIM = "lossy"
 REFILLS = True
@@ -26,13 +26,13 @@ SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not publ
 
 
 def accept_candidates(
-    p: Tensor, drafts: DrawnTree, children: Tensor, u: Tensor, exponential: Tensor, look_alikes: Tensor, relax: float
+    p: Tensor, drafts: DrawnTree, children: Tensor, u: Tensor, exponential: Tensor, nearest_tokens: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
     """Descend the tree as long as a candidate is accepted. Returns the path [B, at most D + 2] of nodes, padded with
     -1, and the tokens [B, D + 1] after node 0: those of the path, then one drawn, then arbitrary ones.
 
     p [B, S, V] after each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position;
-    look_alikes, relax: as in `verify_siblings`.
+    nearest_tokens, relax: as in `verify_siblings`.
     """
     rows = torch.arange(len(p), device=p.device)
     probs_of = (children[:, 0] >= 0).cumsum(0) - 1
@@ -54,7 +54,7 @@ def accept_candidates(
             u[:, d],
             exponential[:, d],
         )
-        tokens[:, d], rank = verify_siblings(*inputs, look_alikes, relax)
+        tokens[:, d], rank = verify_siblings(*inputs, nearest_tokens, relax)
         descending = descending & (rank >= 0)
         node = torch.where(descending, nodes.gather(1, rank.clamp(min=0)[:, None])[:, 0], node)
         path.append(torch.where(descending, node, -1))
@@ -89,7 +89,7 @@ def lantern_pp(
     line = SequenceBuffer(model, start, depth + 1)
     shape = make_harmonic_shape(min(breadth, model.vocab), depth)
     check_nodes(f"lantern_pp: breadth {breadth}, depth {depth}", len(shape.parents))
-    look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    nearest_tokens = find_nearest_tokens(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = list_levels(shape, V, start.device)
     parents, offset = (
         torch.tensor(x, device=start.device).expand(len(start), -1) for x in (shape.parents, shape.depth)
@@ -109,7 +109,7 @@ def lantern_pp(
         e = exponential.take_next(depth + 1)
         u = uniform.take_next(depth + 1)
         p, evaluated = tree.evaluate()
-        path, tokens = accept_candidates(p, drafts, children, u, e, look_alikes, relax)
+        path, tokens = accept_candidates(p, drafts, children, u, e, nearest_tokens, relax)
         return tree.advance(evaluated, tokens, path)
 
     return Passes(line, run_pass)

@@ -18,7 +18,7 @@ from parity_decoders.protocols.discrete import DraftedModel, TreePass
 from parity_decoders.sequence_buffer import SequenceBuffer, make_exponentials, make_trials
 from parity_decoders.steps import Step
 from parity_decoders.trees import Candidates, Tree, count_sequences, find_leaves, find_likeliest, trace_path
-from parity_decoders.verification import Descent, descend, find_look_alikes, is_idle_on_cpu, sample_token
+from parity_decoders.verification import Descent, descend, find_nearest_tokens, is_idle_on_cpu, sample_token
 
 CLAIM = "lossy"
 REFILLS = True
@@ -165,7 +165,7 @@ def vvs(
     replace    r, share of verified steps whose accepted tokens are exchanged for those of the likeliest path (table 4)
     """
     line = SequenceBuffer(model, start, 2 * depth + 3)
-    look_alikes = find_look_alikes(model.codebook, k)
+    nearest_tokens = find_nearest_tokens(model.codebook, k)
     exponential = make_exponentials(line, noise)
     uniform = make_trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
@@ -191,7 +191,7 @@ def vvs(
         p, evaluated = tree.evaluate()
         draws = (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
         e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
-        verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], look_alikes, delta, "counted")
+        verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], nearest_tokens, delta, "counted")
         if replace:
             replaced = replace_path(tree, candidates, G + 1, verified, p, e)
             verified = Descent(*select_rows(noise.uniform("branch", 2 * age + 1) < replace, replaced, verified))

@@ -2,7 +2,7 @@
 
 Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *rank* i is the i-th
 position of the order. A *condition* is what a model computes from the known tokens for one rank to come; a
-*distribution* is the distribution over that rank's token, which a model's head makes of a condition. Both are computed
+model's head makes of it a *distribution* of that rank's token. Both are computed
 in batches: rows b, and n ranks of each row.
 """
 

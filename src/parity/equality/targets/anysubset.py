@@ -182,9 +182,8 @@ def compute_backward_probs(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
         line = prompt.repeat(V, 1)
         if i + 1 < N:
             line[:, i + 1] = torch.where(line[:, i + 1] < V, line[:, i + 1], torch.arange(V).repeat_interleave(n))
-        steps.append(
-            rule.probs_given(line, torch.full((V * n,), i)).view(V, n, V)
-        )  # distributions by the next word: [V, n, V]
+        # distributions by the next word: [V, n, V]
+        steps.append(rule.probs_given(line, torch.full((V * n,), i)).view(V, n, V))
         prompted = torch.einsum("nw,wnv->nv", prompted, steps[-1])
         word = prompt[:, i]
         certain = torch.nn.functional.one_hot(word.clamp(max=V - 1), V).double()

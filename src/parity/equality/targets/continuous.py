@@ -111,9 +111,8 @@ def make_ks_row(layer: str, test: str, u: np.ndarray, **columns: Any) -> Row:
     Minimum detectable effect: the distance that is just rejected.
     """
     n, k = u.shape
-    ks = [
-        stats.kstest(column, "uniform", method="asymp") for column in u.T
-    ]  # the exact distribution is slower, no better
+    # the exact distribution is slower, no better
+    ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]
     statistic = ks[int(np.argmin([k.pvalue for k in ks]))].statistic
     values = {"statistic": statistic, "effect": statistic}
     values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.get_alpha() / k) / n**0.5)

@@ -99,8 +99,8 @@ def compute_sequence_probs(name: str, model: TokenModel, sequences: Tensor) -> n
     token_p = p.gather(-1, sequences[..., None])[..., 0]
     prefix_p = torch.cat([torch.ones(len(sequences), 1, dtype=p.dtype), token_p[:, :-1].cumprod(1)], 1)
     total = p.sum(-1)
-    is_probs = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
-    bad = ~is_probs & (prefix_p != 0)  # conditionals after an impossible prefix may be anything
+    is_distribution = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
+    bad = ~is_distribution & (prefix_p != 0)  # conditionals after an impossible prefix may be anything
     if bad.any():
         position, row = bad.T.nonzero()[0].tolist()
         problem = f"p is not a distribution (sum {float(total[row, position]):.6g})"
@@ -181,9 +181,8 @@ class LongTarget(Long):
     make: Make
     width: int
     forced: Tensor  # [L] token that the grammar forces at each position, -1 for none
-    pair_source: HiddenDistribution | None = (
-        None  # hidden Markov distribution from which pairs are computed; None if they are not tested
-    )
+    # hidden Markov distribution from which pairs are computed; None if they are not tested
+    pair_source: HiddenDistribution | None = None
 
     def make_model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)

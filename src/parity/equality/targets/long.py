@@ -150,9 +150,7 @@ class Sequences(NamedTuple):
     is_known: np.ndarray  # [n, L] bool: tokens of the prompt, and positions after a row's end
     slot: np.ndarray  # [n, L] place of each token in the run of its pass
     predictable: bool  # whether `slot` is known before the token is drawn, as in decoders that claim to be lossless
-    pit: np.ndarray | None = (
-        None  # [n, L] for numbers: the distribution function of each one's distribution at the number
-    )
+    pit: np.ndarray | None = None  # [n, L] for numbers: the value of each one's distribution function at the number
     scores: tuple[np.ndarray, np.ndarray] | None = None  # for numbers: log p less its mean, and its variance, [n, L]
     small: tuple[Difference, "Sequences | None"] | None = None  # how small batches differ, and rows decoded in them
     recorder: Recorder | None = None  # the random numbers that a batch of RUN_BATCH rows read

@@ -55,9 +55,8 @@ class Causal:
         if ranks.shape[1] != 1 and not torch.equal(torch.where(ranks < N, ranks, n_seen), n_seen):
             raise ValueError(f"ranks: {ranks.shape[1]} a pass, drafted at once; allowed for a causal model: 1")
         known = tokens.clamp(max=self.net.config.vocab_size - 1)  # a mask that the network lacks is not read
-        feed = torch.cat(
-            [torch.full_like(tokens[:, :1], self.separator), known], 1
-        )  # input i gives position i's distribution
+        # input i gives position i's distribution
+        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), known], 1)
         if not self.cache or ranks.shape[1] != 1:
             logits = self.net(feed[:, : int(n_seen.max()) + 1]).logits
             input_number = n_seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, logits.shape[-1])

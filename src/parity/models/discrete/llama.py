@@ -145,7 +145,7 @@ class Llama(nn.Module):
 
     def forward(self, past_key_values: Any = None, logits_to_keep: int = 0, **inputs: Tensor) -> Output:
         """Compute logits and hidden states of inputs: inputs_embeds [R, S, dim], attention_mask, position_ids [R, S].
-        See `engine`; logits_to_keep: of this many last positions alone, 0 for all."""
+        See `engine`; logits_to_keep: of that many last positions alone, 0 for all."""
         cache = {self.cache_keyword: past_key_values, "use_cache": past_key_values is not None}
         hidden = self.backbone(**inputs, **cache).last_hidden_state
         return Output(self.output(hidden[:, -logits_to_keep:]), hidden)
@@ -374,8 +374,8 @@ def images(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 def groups(nets: dict[str, Any]) -> np.ndarray:
     """Find groups of codes that look alike: bool [G, V], for each group its codes; no forced token is in one."""
     s = nets["vq"].size
-    look_alikes = mark_above_median(nets["vq"].quantize.embedding.weight)
-    return np.pad(look_alikes, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
+    nearest_tokens = mark_above_median(nets["vq"].quantize.embedding.weight)
+    return np.pad(nearest_tokens, ((0, 0), (0, s.get("line", 0) + s.get("end", 0))))
 
 
 # The functions below encode prompts.

@@ -224,7 +224,7 @@ class Transformer(nn.Module):
         logits_to_keep: int = 0,
     ) -> Output:
         """Compute logits and hidden states of inputs_embeds [R, S, dim] at position_ids [R, S]: in the prefix and after
-        it. See `engine`; logits_to_keep: of this many last positions alone, 0 for all."""
+        it. See `engine`; logits_to_keep: of that many last positions alone, 0 for all."""
         x = inputs_embeds
         table = self.rotary(x, position_ids)
         for layer in self.layers:
