@@ -309,18 +309,18 @@ def test_a_token_given_the_first_ones_is_of_the_joint_density():
 
 def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
     zero = torch.zeros(1, 1, dtype=torch.int64)
-    probs = REGIMES.compute_probs(torch.zeros(1, 1, 2, dtype=torch.float64), zero, zero)
+    distribution = REGIMES.compute_distributions(torch.zeros(1, 1, 2, dtype=torch.float64), zero, zero)
     rng, n = np.random.default_rng(0), 40_000
-    k = rng.choice(2, n, p=probs.log_weights[0].exp().numpy())
+    k = rng.choice(2, n, p=distribution.log_weights[0].exp().numpy())
     y = torch.from_numpy(rng.normal(MEANS[k], SCALES[k]))
-    probs = probs.rows(torch.zeros(n, dtype=torch.int64))
-    pit, score, variance = score_numbers(probs, y).numpy()
+    distribution = distribution.rows(torch.zeros(n, dtype=torch.int64))
+    pit, score, variance = score_numbers(distribution, y).numpy()
     assert stats.kstest(pit.ravel(), "uniform").pvalue > 0.001
     for d in range(2):
         error = np.sqrt(variance[:, d].mean() / n)
         assert abs(score[:, d].mean()) < 4 * error
         assert np.mean(score[:, d] ** 2) == pytest.approx(variance[:, d].mean(), rel=0.06)
-    shifted = score_numbers(probs, y + 0.05).numpy()
+    shifted = score_numbers(distribution, y + 0.05).numpy()
     assert stats.kstest(shifted[0, :, 0], "uniform").pvalue < 0.001  # numbers that are moved by .05 fail the test
 
 

@@ -117,6 +117,21 @@ def test_an_edit_of_any_module_of_a_package_makes_other_cells(folder, monkeypatc
     assert list_cells({"theirs": [{}]})["theirs"].key != key
 
 
+def test_an_edit_of_a_module_installed_beside_the_decoder_makes_other_cells(folder, monkeypatch):
+    """Of a package of single modules, as of one that is a folder."""
+    site = install(folder, "others", "theirs", "mine:mine", f"import layers\n{PLAIN}")
+    (site / "layers.py").write_text("WIDTH = 8\n")
+    (site / "others-1.0.dist-info/RECORD").write_text("mine.py,,\nlayers.py,,\nothers-1.0.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(site)
+    code_digest.ROOTS.pop("mine", None)
+    keys = []
+    for text in ("WIDTH = 8\n", "WIDTH = 8  # of a layer\n", "WIDTH = 16\n"):
+        (site / "layers.py").write_text(text)
+        forget()
+        keys.append(list_cells({"theirs": [{}]})["theirs"].key)
+    assert keys[0] == keys[1] != keys[2]
+
+
 WRONG = {
     "no such file": ({}, "missing.py:mine", "missing.py: no such file"),
     "no function": ({"mine.py": PLAIN}, "mine.py:other", "has no function other(model, start, *, noise, ...)"),
@@ -218,5 +233,7 @@ def test_a_draft_network_is_trained_and_saves_passes(folder, monkeypatch):
         assert (folder / files[method]).stat().st_size > 1000
     passes = [made.passes for made in generator.generate(PROMPTS, FILE)]
     assert sum(passes) < 0.95 * 2 * 64, passes
+    counts = decoders.count_draft_parameters()
+    assert counts and min(counts.values()) > 100, counts
     assert not verify(generator, PROMPTS, FILE, n=8).is_fault
     assert verify(generator, PROMPTS, "hasty.py:hasty", n=8).is_fault

@@ -20,6 +20,7 @@ from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.decode.shard_io import is_whole, link, lock_shard, read_rows, read_shards, shard_file, write_shard
 from parity.experiment.cells import complete
+from parity.experiment.decoders import count_draft_parameters
 from parity.experiment.options import KINDS
 
 KEPT = 4  # batches after which a job keeps what it decoded, if no number of shards is asked for
@@ -93,7 +94,7 @@ def main() -> None:
             with lock_shard(stored):
                 if not is_whole(stored):  # another job may have decoded it meanwhile
                     shard = loop.decode(a.kind, loaded, spec, piece, a.batch, refill)
-                    made = {"parameters": loop.import_kind(a.kind).parameters(loaded)}
+                    made = {"parameters": loop.import_kind(a.kind).parameters(loaded) | count_draft_parameters()}
                     made["captured"] = bool(np.isnan(shard.network_seconds).any())
                     write_shard(stored, shard.columns, origin | made)
     if len(shards) == 1:

@@ -5,8 +5,8 @@ results anew, and an edit of any other module does not. Docstrings, comments, me
 named by the decoder's module, the module of the model's family and ENGINE; a cell's rows by the metrics and tests that
 made them and MEASURING.
 
-A decoder of others is named by its file, "path/to/mine.py", or by all files of the installed package that holds its
-module (`add_root`).
+A decoder of others is named by its file, "path/to/mine.py", or by all Python files of the installed package that holds
+its module (`add_root`).
 """
 
 import ast
@@ -37,8 +37,13 @@ SAID = {"description", "help", "title"}  # keywords whose value is for readers, 
 SAYING = {"print", "warn", "info", "warning"}  # functions that only say something
 
 
-def add_root(package: str, folder: Path) -> None:
-    """Let the modules of a further package, which lies in `folder`, be found."""
+INSTALLED: dict[str, tuple[Path, ...]] = {}  # Python files that were installed with a module of others, by its name
+
+
+def add_root(package: str, folder: Path, files: Iterable[Path] = ()) -> None:
+    """Let the modules of a further package, which lies in `folder`, be found. files: what was installed with it."""
+    if package not in OWN:
+        INSTALLED[package] = tuple(file for file in files if file.is_relative_to(folder) and file.is_file())
     if package not in ROOTS:
         ROOTS[package] = folder
         find_file.cache_clear()
@@ -89,8 +94,8 @@ def digest_module(module: str) -> str:
     top = module.partition(".")[0]
     if not module.endswith(".py") and top not in OWN:
         folder = ROOTS[top] / top
-        files = sorted(folder.rglob("*.py")) if folder.is_dir() else [file]
-        return digest_files(ROOTS[top], files)
+        files = set(folder.rglob("*.py")) if folder.is_dir() else {file}
+        return digest_files(ROOTS[top], sorted(files.union(INSTALLED.get(top, ()))))
     if file.name == "__init__.py":
         files = sorted(p for p in file.parent.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
         return digest_files(file.parent, files)

@@ -69,9 +69,10 @@ def describe_package(entry: importlib.metadata.EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
 
 
-def find_module_file(module: str) -> Path | None:
-    """Find the file of an installed module without importing it or the packages that contain it; None if there is
-    none. Its package's modules can be digested from then on (`code_digest`)."""
+def find_module_file(entry: importlib.metadata.EntryPoint) -> Path | None:
+    """Find the file of an entry point's module without importing it or the packages that contain it; None if there is
+    none. What was installed with it can be digested from then on (`code_digest`)."""
+    module = entry.module
     top = module.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)
@@ -80,7 +81,8 @@ def find_module_file(module: str) -> Path | None:
     if spec is None or not spec.origin:
         return None
     root = Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
-    code_digest.add_root(top, root)
+    installed = (entry.dist.files if entry.dist else None) or ()
+    code_digest.add_root(top, root, [Path(str(f.locate())) for f in installed if f.suffix == ".py"])
     return code_digest.find_file(module)
 
 
@@ -110,7 +112,7 @@ def find_source(kind: str, method: str) -> Source:
 
 def find_entry(entry: importlib.metadata.EntryPoint) -> Source:
     """Find the decoder of an entry point. Raises ConfigError if its module does not exist."""
-    file = find_module_file(entry.module)
+    file = find_module_file(entry)
     if file is None:
         raise ConfigError(f"{describe_package(entry)}: entry point {entry.name} = {entry.value!r}: no such module")
     return Source(entry.module, entry.attr, file, describe_package(entry))
@@ -146,7 +148,7 @@ def list_decoders(kind: str) -> list[str]:
     """List the names of the decoders of a kind, ours and those of installed packages that can be read."""
     others = []
     for name, entries in list_installed().items():
-        file = find_module_file(entries[0].module)
+        file = find_module_file(entries[0])
         if file is not None and read_kind(find_entry(entries[0])) == kind:
             others.append(name)
     return [*modules(f"decoders/{kind}"), *sorted(others)]
@@ -205,6 +207,21 @@ def hand_draft(
 
 
 NETWORKS: dict[tuple[Any, ...], Any] = {}  # draft networks that this process has loaded
+
+
+def count_draft_parameters() -> dict[str, int]:
+    """Count the parameters of the draft networks of others that this process decodes with, by the name of the class:
+    those of the torch modules that an object of it is or holds."""
+    import torch
+
+    from parity.base.weights import count_parameters
+
+    counts = {}
+    for network in NETWORKS.values():
+        held = [network, *getattr(network, "__dict__", {}).values()]
+        nets = torch.nn.ModuleList(net for net in held if isinstance(net, torch.nn.Module))
+        counts[type(network).__name__] = count_parameters(nets)
+    return counts
 
 
 class Drafted:

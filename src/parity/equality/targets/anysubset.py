@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +109,6 @@ class LongTarget(Long):
     """A rule by which texts are filled in."""
 
     rule: Rule
-    reads_past_end: ClassVar[bool] = True
     is_joint: bool = True  # whether all orders have one joint distribution, which also gives those of pairs
 
     @cached_property

@@ -199,7 +199,7 @@ class LongTarget(Long):
     by_column: ClassVar[bool] = False
 
     @cached_property
-    def distribution(self) -> np.ndarray | None:
+    def probs(self) -> np.ndarray | None:
         """Make the distribution of the parts of any two numbers' PITs [L D, PARTS, L D, PARTS]; None if pairs are not
         tested."""
         if self.skips_pairs:

@@ -39,12 +39,11 @@ class Recorder:
     """The numbers drawn by one batch of rows, and the tokens that each pass made final.
 
     by_column       whether numbers are read by place, in the order of a pass's places
-    reads_past_end  whether numbers are read after a row's end too
     """
 
-    def __init__(self, rows: int, by_column: bool, reads_past_end: bool):
+    def __init__(self, rows: int, by_column: bool):
         """Start with nothing recorded, for a batch of `rows` rows."""
-        self.by_column, self.reads_past_end = by_column, reads_past_end
+        self.by_column = by_column
         self.frontier = torch.zeros(rows, dtype=torch.int64)
         self.last_pass = torch.zeros(rows, dtype=torch.int64)  # the last pass that made a token of the row final
         self.widths: list[int] = []  # number of places that each pass looked at
@@ -87,8 +86,7 @@ class Recorder:
         values, labels = np.concatenate(self.values), np.concatenate(self.labels, 1)
         row, place, pass_number = labels
         is_active = pass_number <= self.last_pass.numpy()[row]
-        if self.reads_past_end:
-            is_active &= place < self.frontier.numpy()[row]
+        is_active &= place < self.frontier.numpy()[row]  # no token stands past the end of a row
         values, labels = values[is_active], labels[:, is_active]
         order = np.lexsort((labels[2], values))
         values = values[order]
@@ -168,7 +166,6 @@ class Long:
     tests_batches: bool = False  # whether small batches and the reuse of noise are tested
     skips_pairs: bool = False  # whether pairs of positions are not tested, because the sequences are the longest
     by_column: ClassVar[bool] = True  # whether a decoder reads numbers by place, see `Recorder`
-    reads_past_end: ClassVar[bool] = False  # whether it reads numbers after a row's end, see `Recorder`
 
     @cached_property
     def probs(self) -> np.ndarray | None:
@@ -226,7 +223,7 @@ class Long:
             raise ParityError(f"model {self.name}, row {row}, position {i}: {problem}")
         if not self.tests_batches:
             return drawn
-        recorder = Recorder(RUN_BATCH, self.by_column, self.reads_past_end)
+        recorder = Recorder(RUN_BATCH, self.by_column)
         decode(np.arange(RUN_BATCH), recorder.follow(decoder))
         difference, tokens = compare_batches(lambda rows: decode(rows).tokens.numpy(), decoded.tokens.numpy())
         small = None
