@@ -24,13 +24,13 @@ ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
 FILTERS = {"verdict": ORDER, "level": LEVELS, "claim": CLAIMS}
 COPIED = "the last `gt_logits`"  # where the fault of a function lies that several projects copied
 NOT_SAID = (
-    "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "
-    "settings, the total variation between what was drawn and the model's law is below the bound, with 95 % "
+    "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, after these prompts, at these "
+    "settings, the total variation between what was drawn and the model's distribution is below the bound, with 95 % "
     "confidence. That bound is below the margin of the case: .05, or what its field.yaml names, at most .1; where it "
     "is not, the row says *consistent*, which is less: nothing was found. *Certified* does not say anything of other "
     "settings, lengths, devices, precisions, or of what surrounds a verifier that was called alone: an engine can "
     "apply a temperature wrongly around a verifier that is right. Faults smaller than the bound are not seen; drafts "
-    "drawn in bfloat16 against laws in float32, for one, differ by less than a thousandth."
+    "drawn in bfloat16 against distributions in float32, for one, differ by less than a thousandth."
 )
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
 td:last-child,td:nth-child(3),.note{white-space:nowrap}
@@ -171,8 +171,8 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
     result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
-        f"nothing was found that tells their samples from the model's law{best}; lossy by design: {len(design)}. "
-        f"{len(rows) - len(ran)} further rows have the faults mended, by us, are of older versions, or gave no verdict."
+        f"nothing was found that tells their samples from the model's distribution{best}; lossy by design: "
+        f"{len(design)}. {len(rows) - len(ran)} further rows have the faults fixed, by us, are of older versions, or gave no verdict."
     ]
     if faults:
         result.append(
@@ -216,7 +216,10 @@ def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
             result.append(("Would be found", f"a total variation of {row['detectable']:.3f} or more"))
         controls = row["controls"]
         result.append(
-            ("Controls", f"a correct sampler: {controls['right']}; this one, told other laws: {controls['wrong']}")
+            (
+                "Controls",
+                f"a correct sampler: {controls['right']}; this one, told other distributions: {controls['wrong']}",
+            )
         )
     result += [("Minutes", f"{row['minutes']:g}"), ("Run", one["date"]), ("Obtained", ", ".join(one["packages"]))]
     result.append(("Repository", f"{one['repository']} at {one['commit']}" if one["repository"] else ""))
@@ -271,7 +274,7 @@ def write_page(rows: list[dict[str, Any]]) -> str:
     intro = "".join(f"<p>{escape(s)}</p>" for s in write_sentences(rows))
     limits = re.sub(r"\*(\w+)\*", r"<em>\1</em>", escape(NOT_SAID))
     head = "<!doctype html><html lang='en'><meta charset='utf-8'><title>The field, judged</title>"
-    head += f"<style>{STYLE}</style><h1>Which public implementations draw from the model's law?</h1>"
+    head += f"<style>{STYLE}</style><h1>Which public implementations draw from the model's distribution?</h1>"
     form = "".join(format_filter(key, values) for key, values in FILTERS.items())
     form += "<label hidden>search<input type='search' id='find'></label><output></output>"
     listed = "".join(badges[name] for name in sorted(badges, key=lambda name: badges[name].lower()))
@@ -286,7 +289,7 @@ RUN_ON = "Run on two cores (machine not recorded) on the date of each row; verdi
 
 def write_document(rows: list[dict[str, Any]]) -> str:
     """Write the text of docs/results/field.md."""
-    lines = ["# The field, judged", "", "Which public implementations draw from the model's law? Written by"]
+    lines = ["# The field, judged", "", "Which public implementations draw from the model's distribution? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
     lines += [RUN_ON, ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
@@ -318,8 +321,8 @@ def write_document(rows: list[dict[str, Any]]) -> str:
         if printed:
             lines.append(f"  `python field/{name}/reproduce.py`: `{printed}`")
         rows_of_name = [r for r in rows if r["of"]["name"] == name]
-        mended = [f"`{r['case']}`: {describe_verdict(r)}" for r in rows_of_name if r["options"].get("mend")]
-        lines += [f"  With the mend of `field/{name}/report.md`, {'; '.join(mended)}."] if mended else []
+        fixed = [f"`{r['case']}`: {describe_verdict(r)}" for r in rows_of_name if r["options"].get("mend")]
+        lines += [f"  With the fix of `field/{name}/report.md`, {'; '.join(fixed)}."] if fixed else []
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
     lines += ["", "## What gave no verdict", ""] if silent else []
     lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]
