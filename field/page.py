@@ -172,7 +172,8 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
         f"nothing was found that tells their samples from the model's distribution{best}; lossy by design: "
-        f"{len(design)}. {len(rows) - len(ran)} further rows have the faults fixed, by us, are of older versions, or gave no verdict."
+        f"{len(design)}. {len(rows) - len(ran)} further rows have the faults fixed, by us, are of older versions, or "
+        "gave no verdict."
     ]
     if faults:
         result.append(
