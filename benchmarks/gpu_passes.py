@@ -256,7 +256,7 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
             condition = model.conditions(tokens, order, rank, rank)
             path = make_path_noise(noise, "sample", rank, model.steps, model.dim)
             network = measure_ms(partial(model.conditions, tokens, order, rank, rank), device)
-            head = measure_ms(partial(model.probs, condition, path), device, 3)
+            head = measure_ms(partial(model.distribution, condition, path), device, 3)
         yield {"network": name, "ms network": network, "ms head": head}
     for name, sizes in (TEXT if cuda else SMALL_TEXT).items():
         net = make_random_network(lambda sizes=sizes: build(sizes), device, dtype)
@@ -320,7 +320,8 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
         "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
         "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more"
         "\nthan anyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of"
-        "\nEmu3 (fewer keys than queries) is here.\n"
+        "\nEmu3 (fewer keys than queries) is here. Every forward and every decoder: docs/figures/gpu-passes.json and"
+        "\ngpu-compiled.json.\n"
     )
     parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"
@@ -338,8 +339,6 @@ def format_run(run: dict[str, Any]) -> str:
         text += f"Left out: {'; '.join(run['left out'])}.\n"
     sections = {
         "What more tokens cost": list_costs_of_nodes(run["forwards"]),
-        "A forward, both guidance rows": run["forwards"],
-        "Every decoder, batch 1": run["decoders"],
         "Continuous models and text, batch 1": run["others"],
     }
     if not run["measured"]:

@@ -65,9 +65,9 @@ def draw_rows(draw: Any, logits: Any, prompts: np.ndarray, length: int) -> np.nd
     return out[:, prompts.shape[1] :]
 
 
-def look_up_laws(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-    """Look up the laws [n, V] after prefixes [n, L] in a table by prefix: the empty one, then those of one token, of
-    two, ...; uniform after prefixes that are longer than the table's."""
+def look_up_distributions(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+    """Look up the distributions [n, V] after prefixes [n, L] in a table by prefix: the empty one, then those of one
+    token, of two, ...; uniform after prefixes that are longer than the table's."""
     n, length = prefixes.shape
     V = table.shape[1]
     if V**length > len(table):
@@ -93,8 +93,8 @@ def list_paths(parents: np.ndarray) -> list[list[int]]:
 def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray) -> dict[str, Any]:
     """Convert a tree, D tokens deep, to what EAGLE and its like hand to `evaluate_posterior`; the root is token 0.
 
-    candidates, cart_candidates_prob [paths, D + 1]; logits [paths, D + 1, V]; op: draft laws of each depth's parents;
-    p_indices: which of them a node was drawn from; b_indices: its earlier siblings; tree_candidates [1, N + 1].
+    candidates, cart_candidates_prob [paths, D + 1]; logits [paths, D + 1, V]; op: draft probabilities of each depth's
+    parents; p_indices: which of them a node was drawn from; b_indices: its earlier siblings; tree_candidates [1, N + 1].
     """
     import torch
 
@@ -105,7 +105,9 @@ def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.nda
     for node in range(len(tokens)):
         if (parent := int(parents[node])) not in drawn_from[depth_of[node]]:
             drawn_from[depth_of[node]].append(parent)
-    first = {int(parent): int((parents == parent).argmax()) for parent in parents}  # its law is not reduced yet
+    first = {
+        int(parent): int((parents == parent).argmax()) for parent in parents
+    }  # its distribution is not reduced yet
     siblings = [[i + 1 for i in range(node) if parents[i] == parents[node]] for node in range(len(tokens))]
     root = torch.zeros((len(paths), 1), dtype=torch.long)
     chance = torch.tensor(q[np.arange(len(tokens)), tokens]).float()
@@ -127,7 +129,7 @@ EAGLE_MEND = {GT: f"gt_logits = logits_processor(None, {GT[12:]}[None])[0]"}
 def eagle_verifier(path: str, temperature: float, mend: bool, certain: bool = True) -> Any:
     """Make a verifier of a tree by the `evaluate_posterior` of a fork of EAGLE, with the processor of a temperature.
 
-    mend: hand the logits behind the last accepted draft to the processor too (EAGLE_MEND). certain: its drafts are
+    mend: hand the logits after the last accepted draft to the processor too (EAGLE_MEND). certain: its drafts are
     certain, as in EAGLE-2, else drawn.
     """
     import random
@@ -141,12 +143,12 @@ def eagle_verifier(path: str, temperature: float, mend: bool, certain: bool = Tr
     warp = TemperatureLogitsWarper(temperature)
 
     def verify(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray) -> list[int]:
-        """Verify a tree of drafts; returns the accepted ones and the token behind them."""
+        """Verify a tree of drafts; returns the accepted ones and the token after them."""
         tree = eagle_tree(tokens, parents, q, p)
         tree["logits"] = tree["logits"] * temperature
         arguments = {key: tree[key] for key in ("candidates", "logits")} if certain else tree
-        best, length, law = evaluate(logits_processor=warp, **arguments)
-        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
+        best, length, distribution = evaluate(logits_processor=warp, **arguments)
+        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(distribution, 1))]
 
     return verify
 
@@ -167,9 +169,9 @@ class TableModel:
         """Compute logits [n, V + shift] after tokens [n, L]."""
         import torch
 
-        laws = look_up_laws(self.table, tokens[:, self.skip :].numpy() - self.shift)
+        distributions = look_up_distributions(self.table, tokens[:, self.skip :].numpy() - self.shift)
         low = torch.full((len(tokens), self.shift), -torch.inf)
-        return torch.cat([low, torch.tensor(laws).float().log()], 1)
+        return torch.cat([low, torch.tensor(distributions).float().log()], 1)
 
     def __call__(self, input_ids: Any, past_key_values: Any = None, **_: Any) -> SimpleNamespace:
         """Compute logits [n, S, V + shift] after each of input_ids [n, S], which follow the tokens in the cache."""

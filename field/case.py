@@ -1,7 +1,7 @@
 """One case of an implementation, in its own environment: python case.py FOLDER CASE MODELS OUT (see frame.py).
 
 The folder's adapter.py is loaded and certified, between two controls of the same shape: a sampler that is right must
-not be rejected, and the adapter must be rejected where it is told other laws than those it is judged by.
+not be rejected, and the adapter must be rejected where it is told other distributions than those it is judged by.
 """
 
 import inspect
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from parity_certify import (
     Condition,
-    Law,
+    Distribution,
     Sampled,
     certify_conditions,
     certify_sampler,
     certify_speculation,
     certify_verifier,
 )
-from parity_certify.laws import absorb_end, random_law
+from parity_certify.distributions import absorb_end, random_distribution
 from parity_certify.processors import softmax
 from parity_certify.verifiers import draw_tokens, sample_and_match, tree
 
@@ -48,7 +48,9 @@ def load_adapter(folder: Path) -> Any:
 # Laws
 
 
-def truncate_laws(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
+def truncate_distributions(
+    tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> np.ndarray:
     """Apply a temperature, then top-k, then top-p to conditionals [..., V], as transformers does."""
     p = tables ** (1 / temperature)
     p = p / p.sum(-1, keepdims=True)
@@ -64,34 +66,36 @@ def truncate_laws(tables: np.ndarray, temperature: float = 1.0, top_k: int = 0, 
     return p
 
 
-def make_law(case: dict[str, Any], models: Path) -> Law:
-    """Make the law to judge a sampler by, with the case's options: the tiny Llama's, that of
+def make_distribution(case: dict[str, Any], models: Path) -> Distribution:
+    """Make the distribution to judge a sampler by, with the case's options: the tiny Llama's, that of
     `model: square`, or a table's (`model: table`)."""
     sampling = {k: v for k, v in case["options"].items() if k in ("temperature", "top_k", "top_p")}
     if (model := case.get("model", "llama")) == "table":
-        law = random_law(case.get("vocab", 4), case.get("length", 3))
-        prompts, tables = law.prompts, law.tables
+        distribution = random_distribution(case.get("vocab", 4), case.get("length", 3))
+        prompts, tables = distribution.prompts, distribution.tables
     else:
-        law = Law("tiny Llama", *np.zeros((2, 0)), 3)
+        distribution = Distribution("tiny Llama", *np.zeros((2, 0)), 3)
         saved = np.load(models / f"{model}-law-{case.get('prompt', 3)}.npz")
         prompts, tables = saved["prompts"], saved["tables"]
     end = case.get("end")
-    tables = np.stack([absorb_end(table, law.length, end) for table in truncate_laws(tables, **sampling)])
-    return Law(law.name, prompts, tables, law.length, end, law.extra)
+    tables = np.stack(
+        [absorb_end(table, distribution.length, end) for table in truncate_distributions(tables, **sampling)]
+    )
+    return Distribution(distribution.name, prompts, tables, distribution.length, end, distribution.extra)
 
 
 # Samplers
 
 
-def make_correct_sampler(law: Law) -> Any:
-    """Make a sampler that draws from the law, and counts a draft a row, accepted."""
+def make_correct_sampler(distribution: Distribution) -> Any:
+    """Make a sampler that draws from the distribution, and counts a draft a row, accepted."""
 
     def sample(prompts: np.ndarray, seed: int) -> Sampled:
         """Draw tokens [n, L] after prompts [n, P]."""
-        rng, V = np.random.default_rng(seed), law.vocab
-        numbers = np.array([int((law.prompts == prompt).all(1).argmax()) for prompt in prompts])
-        codes = np.array([rng.choice(V**law.length, p=law.joint[k]) for k in numbers])
-        tokens = codes[:, None] // V ** np.arange(law.length - 1, -1, -1) % V
+        rng, V = np.random.default_rng(seed), distribution.vocab
+        numbers = np.array([int((distribution.prompts == prompt).all(1).argmax()) for prompt in prompts])
+        codes = np.array([rng.choice(V**distribution.length, p=distribution.joint[k]) for k in numbers])
+        tokens = codes[:, None] // V ** np.arange(distribution.length - 1, -1, -1) % V
         return Sampled(tokens, len(tokens), len(tokens))
 
     return sample
@@ -99,17 +103,22 @@ def make_correct_sampler(law: Law) -> Any:
 
 def judge_sampler(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
     """Certify the adapter's sampler, and run two controls. Returns the certificate, and the kinds of verdict of a
-    correct sampler ("right") and of the adapter's when it is judged by another law ("wrong")."""
-    law = adapter.law(case, models) if hasattr(adapter, "law") else make_law(case, models)
-    sample = adapter.sampler(law, models, **case["options"])
-    tables = truncate_laws(law.tables, 2.0)
-    tables = np.roll(tables, 1, -1) if np.allclose(tables, law.tables) else tables  # a greedy law has no flatter one
-    flatter = Law("other", law.prompts, tables, law.length, law.end)
+    correct sampler ("right") and of the adapter's when it is judged by another distribution ("wrong")."""
+    make = getattr(adapter, "distribution", make_distribution)
+    distribution = make(case, models)
+    sample = adapter.sampler(distribution, models, **case["options"])
+    tables = truncate_distributions(distribution.tables, 2.0)
+    tables = (
+        np.roll(tables, 1, -1) if np.allclose(tables, distribution.tables) else tables
+    )  # a greedy distribution has no flatter one
+    flatter = Distribution("other", distribution.prompts, tables, distribution.length, distribution.end)
     settings = {k: case[k] for k in SETTINGS if k in case}
     budget = {} if "n" in case else {"budget": 45 * case.get("minutes", 5)}
     settings |= {"claim": case["claim"], "name": case.get("name", "sampler"), **budget}
-    certificate = certify_sampler(sample, law, **settings)
-    right = certify_sampler(make_correct_sampler(law), law, n=max(certificate.details["n"]), draws=CONTROL_N, tell=tell)
+    certificate = certify_sampler(sample, distribution, **settings)
+    right = certify_sampler(
+        make_correct_sampler(distribution), distribution, n=max(certificate.details["n"]), draws=CONTROL_N, tell=tell
+    )
     wrong = certify_sampler(sample, flatter, n=CONTROL_N, draws=CONTROL_N, tell=tell)
     return certificate, {"right": right.verdict.kind, "wrong": wrong.verdict.kind}
 
@@ -127,16 +136,23 @@ def load_logits(models: Path, which: str = "logits", name: str = "llama") -> Any
 
 def judge_design(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
     """Certify the conditions of the adapter as one default command does, and run two controls; returns as
-    `judge_sampler` does. "right" draws from the conditions' laws, "wrong" is the adapter judged by other ones."""
+    `judge_sampler` does. "right" draws from the conditions' distributions, "wrong" is the adapter judged by others."""
     conditions, missing = adapter.design(models, **case["options"])
     settings = {k: case[k] for k in ("n", "margin", "seeds", "batch") if k in case}
     settings |= {"claim": case["claim"], "name": case.get("name", "sampler"), "tell": tell}
     certificate = certify_conditions(conditions, missing=missing, **settings)
-    right = [Condition(one.name, make_correct_sampler(one.law), one.law) for one in conditions]
+    right = [Condition(one.name, make_correct_sampler(one.distribution), one.distribution) for one in conditions]
     rolled = [
-        Law("other", c.law.prompts, np.roll(c.law.tables, 1, -1), c.law.length, c.law.end) for c in conditions[:1]
+        Distribution(
+            "other",
+            c.distribution.prompts,
+            np.roll(c.distribution.tables, 1, -1),
+            c.distribution.length,
+            c.distribution.end,
+        )
+        for c in conditions[:1]
     ]
-    wrong = [Condition(c.name, c.sample, law) for c, law in zip(conditions, rolled, strict=False)]
+    wrong = [Condition(c.name, c.sample, distribution) for c, distribution in zip(conditions, rolled, strict=False)]
     common: dict[str, Any] = {"n": CONTROL_N, "budget": None, "draws": CONTROL_N}
     controls = {"right": certify_conditions(right, **common), "wrong": certify_conditions(wrong, **common)}
     return certificate, {name: c.verdict.kind for name, c in controls.items()}
@@ -151,10 +167,10 @@ def verify_row(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.
 
 
 def flatten_target(verify: Any) -> Any:
-    """Wrap a verifier so that its target laws, the last argument, are flatter than those that it is judged by."""
+    """Wrap a verifier so that its target probabilities, the last argument, are flatter than those it is judged by."""
 
     def verify_flatter(*arguments: np.ndarray, **keywords: Any) -> Any:
-        return verify(*arguments[:-1], truncate_laws(np.asarray(arguments[-1]), 2.0), **keywords)
+        return verify(*arguments[:-1], truncate_distributions(np.asarray(arguments[-1]), 2.0), **keywords)
 
     verify_flatter.__signature__ = inspect.signature(verify)  # type: ignore[attr-defined]  # whether it takes `rng`
     return verify_flatter
@@ -162,7 +178,7 @@ def flatten_target(verify: Any) -> Any:
 
 def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, str]]:
     """Certify the adapter's verifier, and run two controls; returns as `judge_sampler` does. For "wrong", the adapter
-    is told flatter target laws than it is judged by."""
+    is told flatter target distributions than it is judged by."""
     verify, shape = adapter.verifier(**case["options"]), case.get("shape", "row")
     common = {k: case[k] for k in ("vocab", "drafts", "branches", "problems") if k in case}
     common = {"drafts": 2, "shape": shape} | common
@@ -179,13 +195,13 @@ def judge_verifier(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, s
 
 def speculate(draft_model: Any, target_model: Any, prefixes: np.ndarray, drafts: int, rng: np.random.Generator) -> Any:
     """Draw drafts and verify them, for prefixes [n, t]."""
-    out, laws = prefixes, []
+    out, distributions = prefixes, []
     for _ in range(drafts):
-        laws.append(softmax(draft_model(out)))
-        out = np.concatenate([out, draw_tokens(laws[-1], rng)[:, None]], 1)
+        distributions.append(softmax(draft_model(out)))
+        out = np.concatenate([out, draw_tokens(distributions[-1], rng)[:, None]], 1)
     start = prefixes.shape[1]
     p = np.stack([softmax(target_model(out[:, : start + t])) for t in range(drafts + 1)], 1)
-    return sample_and_match(out[:, start:], np.stack(laws, 1), p, rng)
+    return sample_and_match(out[:, start:], np.stack(distributions, 1), p, rng)
 
 
 def judge_speculation(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str, str]]:
@@ -212,14 +228,14 @@ def judge_speculation(adapter: Any, case: dict[str, Any]) -> tuple[Any, dict[str
 
 def judge_texts(adapter: Any, case: dict[str, Any], models: Path) -> tuple[Any, dict[str, str]]:
     """Certify texts that the adapter draws by its target's conditionals, on a second seed too if they are rejected;
-    returns as `judge_sampler` does. "right" is plain sampling, "wrong" the same texts by the law at temperature 2."""
+    returns as `judge_sampler` does. "right" is plain sampling, "wrong" the same texts by that at temperature 2."""
     from parity_certify.texts import certify_texts  # needs torch, which not every environment has
 
     folder, draw = adapter.texts(models, **case["options"])
     n = case["n"]
 
     def certify(texts: list[dict[str, Any]], **options: float) -> Any:
-        """Certify texts by the target's law under options of sampling."""
+        """Certify texts by the target's distribution under options of sampling."""
         with tempfile.TemporaryDirectory() as place:
             file = Path(place, "texts.jsonl")
             file.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")

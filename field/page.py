@@ -5,11 +5,13 @@ python field/page.py --keep NAME ...        copy their verdicts into field/ and 
 """
 
 import argparse
+import csv
 import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -91,7 +93,7 @@ def is_fault(row: dict[str, Any]) -> bool:
 
 
 def is_counted(row: dict[str, Any]) -> bool:
-    """Return whether a row counts in sentences: of a project as it is, that was run. The rows of a mend, which is ours,
+    """Return whether a row counts in sentences: of a project as it is, that was run. The rows of a fix, which is ours,
     and of an older version do not."""
     return row["kind"] != "not run" and not row["options"].get("mend") and not row["of"]["older"]
 
@@ -135,7 +137,7 @@ def describe_verdict(row: dict[str, Any]) -> str:
 
 def sum_up(rows: list[dict[str, Any]]) -> tuple[Kind, str]:
     """Return the kind of verdict and the words for the badge of one implementation: its faults, else the weakest of the
-    rows that claim to be lossless, without mends."""
+    rows that claim to be lossless, without fixes."""
     judged = [r for r in rows if r["claim"] == "lossless" and not r["options"].get("mend")]
     lossy = [r for r in rows if r["kind"] == "lossy" and r["claim"] == "lossy"]
     if faults := [r for r in judged if is_fault(r)]:
@@ -171,9 +173,9 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
     result = [
         f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
-        f"nothing was found that tells their samples from the model's distribution{best}; lossy by design: "
-        f"{len(design)}. {len(rows) - len(ran)} further rows have the faults fixed, by us, are of older versions, or "
-        "gave no verdict."
+        f"nothing was found that tells their samples from the model's distribution{best}; lossy by design:"
+        f" {len(design)}. "
+        f"{len(rows) - len(ran)} further rows have the faults fixed, by us, are of older versions, or gave no verdict."
     ]
     if faults:
         result.append(
@@ -288,42 +290,89 @@ def write_page(rows: list[dict[str, Any]]) -> str:
 RUN_ON = "Run on two cores (machine not recorded) on the date of each row; verdicts are kept since commit 7bc9d5aa."
 
 
+ROW_HEADS = ("implementation", "case", "version", "released", "kind", "verdict", "sequences", "drafts accepted", "run")
+
+
+def list_cells(row: dict[str, Any]) -> list[str]:
+    """List the cells of a row of Markdown, under ROW_HEADS."""
+    one = row["of"]
+    name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
+    cells = [name, f"`{row['case']}`", find_version(one), one["released"], row["level"], describe_verdict(row)]
+    return [*cells, format_sequences(row), format_accepted(row), one["date"]]
+
+
+def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Format a table of Markdown, a line a row."""
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return [*lines, *("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows)]
+
+
+def sum_up_right(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Sum up the settings in which nothing was found, a row an implementation: its name and version, how many there
+    are, the range of their bounds, and the last date."""
+    right = [r for r in rows if r["kind"] in ("certified", "consistent") and not r["options"].get("mend")]
+    result = []
+    for name in dict.fromkeys(r["of"]["name"] for r in right):
+        of_name = [r for r in right if r["of"]["name"] == name]
+        one = of_name[0]["of"]
+        bounds = sorted(r["verdict"]["bound"] for r in of_name if r["verdict"]["bound"] is not None)
+        limits = " to ".join(dict.fromkeys(f"{b:.3f}" for b in (bounds[0], bounds[-1]))) if bounds else "no bound"
+        title = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
+        result.append(
+            [f"{title} {find_version(one)}".strip(), str(len(of_name)), limits, max(r["of"]["date"] for r in of_name)]
+        )
+    return result
+
+
+def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
+    """Write all rows as CSV, under the heads of the page."""
+    with file.open("w", newline="", encoding="utf-8") as lines:
+        table = csv.writer(lines, lineterminator="\n")
+        table.writerow(("address", *ROW_HEADS))
+        table.writerows((r["of"]["url"], r["of"]["title"], r["case"], *list_cells(r)[2:]) for r in rows)
+
+
 def write_document(rows: list[dict[str, Any]]) -> str:
     """Write the text of docs/results/field.md."""
     lines = ["# The field, judged", "", "Which public implementations draw from the model's distribution? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
     lines += [RUN_ON, ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
-    heads = ("implementation", "case", "version", "released", "kind", "verdict", "sequences", "drafts accepted", "run")
-    lines += ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for r in rows:
-        one = r["of"]
-        name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-        cells = [
-            name,
-            f"`{r['case']}`",
-            find_version(one),
-            one["released"],
-            r["level"],
-            describe_verdict(r),
-            format_sequences(r),
-        ]
-        cells += [format_accepted(r), one["date"]]
-        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    lines += [
+        "",
+        "## Lossy",
+        "",
+        "Kind: what was called, a sampler, a verifier alone, or a sampler under the certifier's own",
+    ]
+    lines += [
+        "conditions (design). Sequences: of the first seed and of the second. Every row, with those without a finding"
+    ]
+    lines += ["too: [field-rows.csv](../figures/field-rows.csv).", ""]
+    lines += format_rows(ROW_HEADS, [list_cells(r) for r in rows if r["kind"] in ("lossy", "inconclusive", "not run")])
+    lines += [
+        "",
+        "## Nothing found",
+        "",
+        "Settings in which nothing was found, with their bounds on the TV; without those fixed by us.",
+        "",
+    ]
+    lines += format_rows(("implementation", "settings", "TV at most", "run"), sum_up_right(rows))
     faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
-    for name in dict.fromkeys(r["of"]["name"] for r in faults):
+    if faults:
+        lines += [
+            "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix. With"
+        ]
+        lines += ['the fix, where there is one, nothing was found (rows "fixed" of the CSV file).', ""]
+    copied = dict.fromkeys(r["of"]["title"] for r in faults if COPIED in r["of"]["where"])
+    if copied:
+        lines.append(f"- **{', '.join(copied)}.** One function of EAGLE, copied: [a page of its own](eagle.md).")
+    for name in dict.fromkeys(r["of"]["name"] for r in faults if COPIED not in r["of"]["where"]):
         of_name = [r for r in faults if r["of"]["name"] == name]
         one = of_name[0]["of"]
-        printed = one["reproduction"].get("prints", "")
         lines.append(
             f"- **{one['title']}** ({'; '.join(r['case'] for r in of_name)}). {one['where']} {one['note']}".rstrip()
         )
-        if printed:
-            lines.append(f"  `python field/{name}/reproduce.py`: `{printed}`")
-        rows_of_name = [r for r in rows if r["of"]["name"] == name]
-        fixed = [f"`{r['case']}`: {describe_verdict(r)}" for r in rows_of_name if r["options"].get("mend")]
-        lines += [f"  With the fix of `field/{name}/report.md`, {'; '.join(fixed)}."] if fixed else []
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
     lines += ["", "## What gave no verdict", ""] if silent else []
     lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]
@@ -374,8 +423,8 @@ def keep_verdict(name: str) -> None:
 
 
 def main() -> None:
-    """Write the page, or with --keep copy verdicts and write docs/results/field.md, docs/figures/field.csv and
-    docs/eagle.svg anew."""
+    """Write the page, or with --keep copy verdicts and write docs/results/field.md, docs/eagle.svg and the tables
+    docs/figures/field*.csv anew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the page")
     parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/results/field.md is written")
@@ -389,6 +438,7 @@ def main() -> None:
         lines = ["label,count", *(f"{name},{count}" for name, count in count_rows(rows).items())]
         (docs / "figures").mkdir(exist_ok=True)
         draw_copies(rows, docs / "eagle.svg")
+        write_rows(rows, docs / "figures/field-rows.csv")
         (docs / "figures/field.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)

@@ -43,9 +43,9 @@ def draw_rejected(q: Rows, p: Rows, rng: np.random.Generator) -> np.ndarray:
     return draw(np.concatenate([rest, p[:, -1:]], 1), rng)
 
 
-def gather(laws: Rows, tokens: np.ndarray) -> np.ndarray:
+def gather(distributions: Rows, tokens: np.ndarray) -> np.ndarray:
     """Gather the probabilities of tokens."""
-    return np.take_along_axis(laws[:, : tokens.shape[1]], tokens[..., None], -1)[..., 0]
+    return np.take_along_axis(distributions[:, : tokens.shape[1]], tokens[..., None], -1)[..., 0]
 
 
 def verify_mtp(
@@ -179,7 +179,7 @@ def sample_with_drafts(
                 seen = tuple(token for i, token in enumerate(tokens[:end]) if i not in hidden)
                 p.append(compute(tuple(tokens[:end]), seen, False))
             if fault and name.startswith("mlxcel"):
-                own = [law.argmax() for law in p[:-1]] + [draw(p[-1], rng)]
+                own = [distribution.argmax() for distribution in p[:-1]] + [draw(p[-1], rng)]
                 kept = end_rows(
                     np.array([tokens[start:]], int), np.array([tokens[start:]], int) == own[:-1], np.array([own])
                 )

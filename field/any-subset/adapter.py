@@ -10,11 +10,11 @@ CPU = {".cuda()": ".cpu()", 'device="cuda"': 'device="cpu"'}
 
 
 class Network:
-    """Logits of the places that are asked for: the table's law where all tokens before a place in ORDER are visible,
-    else the draft's law after those that are."""
+    """Logits of the places asked for: the table's distribution where all tokens before a place in ORDER are visible,
+    else the draft's distribution after those that are."""
 
-    def __init__(self, law):
-        self.law, self.passes = law, 0
+    def __init__(self, distribution):
+        self.distribution, self.passes = distribution, 0
 
     def cpu(self):
         return self
@@ -26,13 +26,17 @@ class Network:
         for position in target_mapping[0].argmax(1).tolist():
             visible = [i for i in ORDER[1:] if not perm_mask[0, position, i]]
             prefix = sequence[:, visible].numpy()
-            table = self.law.tables[0] if len(visible) == ORDER.index(position) - 1 else self.law.extra["draft"]
-            rows.append(torch.tensor(borrowed.look_up_laws(table, prefix)[0]).float().log())
+            table = (
+                self.distribution.tables[0]
+                if len(visible) == ORDER.index(position) - 1
+                else self.distribution.extra["draft"]
+            )
+            rows.append(torch.tensor(borrowed.look_up_distributions(table, prefix)[0]).float().log())
         logits = torch.stack(rows)
         return (torch.cat([logits, torch.full((len(rows), 1), -torch.inf)], 1)[None],)  # the mask is never drawn
 
 
-def sampler(law, models, k=3):
+def sampler(distribution, models, k=3):
     """Make a sampler by their `speculative_decoding`, k drafts a loop."""
     (decode,) = borrowed.functions("speculative_decoding.py", *NAMES, replace=CPU, torch=torch)[-1:]
     sigma = torch.tensor([[ORDER.index(position) for position in range(len(ORDER))]])
@@ -40,7 +44,7 @@ def sampler(law, models, k=3):
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        network = Network(law)
+        network = Network(distribution)
         settings = {"sigma": sigma, "start": 1, "mask_token": 4, "vocab_size": 5, "k": k}
         rows = [decode(network, None, start, **settings)[0][0, ORDER[1:]].numpy() for _ in prompts]
         rounds = network.passes // 2

@@ -4,7 +4,7 @@ import numpy as np
 from core_deepinfer.engine import Engine, EngineConfig
 from core_deepinfer.model import TinyModel
 from core_deepinfer.speculative import generate_speculative
-from parity_certify import Law, Sampled
+from parity_certify import Distribution, Sampled
 
 LENGTH, DRAFTS = 4, 2
 
@@ -14,16 +14,16 @@ def make_models():
     return TinyModel(vocab_size=4, seed=2), TinyModel(vocab_size=4, depth=1, seed=3)
 
 
-def law(case, models):
-    """Compute the law of greedy decoding behind four prompts, from a pass over every text."""
+def distribution(case, models):
+    """Compute the distribution of greedy decoding after four prompts, from a pass over every text."""
     target, prompts = make_models()[0], np.random.default_rng(1).integers(4, size=(4, 3))
     prefixes = [prefix for length in range(LENGTH) for prefix in np.ndindex((4,) * length)]
     texts = [[*prompt.tolist(), *prefix] for prompt in prompts for prefix in prefixes]
     chosen = [int(target.prefill(text).logits[-1].argmax()) for text in texts]
-    return Law("TinyModel, greedy", prompts, np.eye(4)[chosen].reshape(4, len(prefixes), 4), LENGTH)
+    return Distribution("TinyModel, greedy", prompts, np.eye(4)[chosen].reshape(4, len(prefixes), 4), LENGTH)
 
 
-def sampler(law, models, engine=False):
+def sampler(distribution, models, engine=False):
     """Make a sampler by their loop, or by their engine, which takes all prompts as requests."""
     target, draft = make_models()
 

@@ -7,7 +7,7 @@ from dejavuu.core.sampling import Sampler
 from dejavuu.core.verifier import Verifier
 from dejavuu.drafters import DRAFTERS
 from parity_certify import Sampled
-from parity_certify.laws import random_law
+from parity_certify.distributions import random_distribution
 
 
 class Table(Verifier):
@@ -28,17 +28,19 @@ class Table(Verifier):
         return kv[:committed] + [kv[committed + i] for i in path]
 
     def forward(self, token_ids, past, past_len, position_ids=None, attn_bias=None):
-        """Look up logits [N, V] behind each token: of all before it, or of those that a tree's mask shows."""
+        """Look up logits [N, V] after each token: of all before it, or of those that a tree's mask shows."""
         tokens = past + list(token_ids)
         shown = np.tri(len(token_ids), len(tokens), len(past)) > 0 if attn_bias is None else attn_bias[0, 0] == 0
         texts = [np.array(tokens)[row][self.skip :] for row in shown]
-        laws = [borrowed.look_up_laws(self.table, text[None].astype(int))[0] for text in texts]
-        return np.log(np.maximum(laws, 1e-300)), tokens, None
+        distributions = [borrowed.look_up_distributions(self.table, text[None].astype(int))[0] for text in texts]
+        return np.log(np.maximum(distributions, 1e-300)), tokens, None
 
 
-def sampler(law, models, drafter, tree=False, temperature=1.0, top_p=1.0):
+def sampler(distribution, models, drafter, tree=False, temperature=1.0, top_p=1.0):
     """Make a sampler by their `generate` with one of their drafters."""
-    table = random_law(law.vocab, law.length).tables[0]  # to which they apply the temperature and top-p
+    table = random_distribution(distribution.vocab, distribution.length).tables[
+        0
+    ]  # to which they apply the temperature and top-p
     spec = DRAFTERS[drafter]
     theirs = spec.factory(**spec.kwargs)
 
@@ -47,7 +49,9 @@ def sampler(law, models, drafter, tree=False, temperature=1.0, top_p=1.0):
         model = Table(table, prompts.shape[1])
         for prompt, one in zip(prompts, seeds, strict=True):
             draw = Sampler(temperature, top_p, int(one))
-            results.append(generate(model, prompt.tolist(), law.length, theirs, budget=4, tree=tree, sampler=draw))
+            results.append(
+                generate(model, prompt.tolist(), distribution.length, theirs, budget=4, tree=tree, sampler=draw)
+            )
         tokens = np.array([r.tokens for r in results])
         return Sampled(tokens, sum(r.drafted for r in results), sum(r.accepted for r in results))
 

@@ -23,7 +23,7 @@ class Drafter:
         return torch.randn_like(noise_embedding)
 
 
-def sampler(law, models, temperature=1.0):
+def sampler(distribution, models, temperature=1.0):
     """Make a sampler by their `dflash_generate`, at a temperature."""
     scope = {"torch": torch, "nn": torch.nn, "SimpleNamespace": types.SimpleNamespace, **vars(typing)}
     scope |= {"DynamicCache": transformers.DynamicCache, "_cuda_time": time.perf_counter}
@@ -36,7 +36,7 @@ def sampler(law, models, temperature=1.0):
         rows, drafted, accepted = [], 0, 0
         for row in prompts:
             result = generate(
-                Drafter(), target, torch.tensor(row)[None], law.length, None, temperature, return_stats=True
+                Drafter(), target, torch.tensor(row)[None], distribution.length, None, temperature, return_stats=True
             )
             rows.append(result.output_ids[0, len(row) :].numpy())
             drafted += (BLOCK - 1) * len(result.acceptance_lengths)

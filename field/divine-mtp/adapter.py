@@ -6,7 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import torch
-from parity_certify import Law, Sampled
+from parity_certify import Distribution, Sampled
 from transformers import LlamaConfig, LlamaForCausalLM
 
 builtins.Tuple = tuple  # which their trainer.py uses and does not import
@@ -18,7 +18,7 @@ SURPLUS = """surplus = past_key_values.get_seq_length() - curr_input_ids.size(1)
                 past_key_values.crop(-surplus)"""
 MEND = {
     "input_ids=verify_input[:, 1:]": "input_ids=verify_input",
-    "# Evaluate candidates with past KV cache": SURPLUS,  # behind a step whose drafts were all accepted
+    "# Evaluate candidates with past KV cache": SURPLUS,  # after a step whose drafts were all accepted
 }
 
 
@@ -30,11 +30,13 @@ def make_model():
 
 
 @torch.no_grad()
-def law(case, models):
-    """Compute the law of greedy decoding: one sequence for each of four prompts."""
+def distribution(case, models):
+    """Compute the distribution of greedy decoding: one sequence for each of four prompts."""
     model = make_model()
     prompts = np.random.default_rng(1).integers(4, size=(PROMPTS, 3))
-    return Law("a small Llama, greedy", prompts, np.stack([make_table(model, prompt) for prompt in prompts]), LENGTH)
+    return Distribution(
+        "a small Llama, greedy", prompts, np.stack([make_table(model, prompt) for prompt in prompts]), LENGTH
+    )
 
 
 def make_table(model, prompt):
@@ -47,7 +49,7 @@ def make_table(model, prompt):
     return np.concatenate(levels)
 
 
-def sampler(law, models, mend=False):
+def sampler(distribution, models, mend=False):
     """Make a sampler by their engine; mend: the last token is fed, and the cache ends before it."""
     source = inspect.getsource(inference)
     for old, new in MEND.items() if mend else ():

@@ -23,11 +23,15 @@ def verifier(function, temperature=1.0, mend=False):
         tree = borrowed.eagle_tree(tokens, parents, q, p)
         candidates, logits = tree["candidates"], tree["logits"] * temperature
         if function == "utils":
-            best, length, law = evaluate(logits, candidates, warp)
+            best, length, distribution = evaluate(logits, candidates, warp)
         else:  # it takes a batch, here of one
-            inputs = tree["cart_candidates_prob"][None], [law[None] for law in tree["op"]], tree["p_indices"]
+            inputs = (
+                tree["cart_candidates_prob"][None],
+                [distribution[None] for distribution in tree["op"]],
+                tree["p_indices"],
+            )
             inputs = *inputs, tree["tree_candidates"], tree["b_indices"], [False]
-            (best,), (length,), (law,) = evaluate(logits[None], candidates[None], warp, *inputs)
-        return [*candidates[best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
+            (best,), (length,), (distribution,) = evaluate(logits[None], candidates[None], warp, *inputs)
+        return [*candidates[best, 1 : length + 1].tolist(), int(torch.multinomial(distribution, 1))]
 
     return verify

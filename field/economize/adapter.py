@@ -13,7 +13,7 @@ TOKENS = 3  # of a cycle: one exact, two drafts
 ROWS = 500  # at once
 
 
-def sampler(law, models, drafter, temperature=1.0, top_p=1.0, verifier="rejection"):
+def sampler(distribution, models, drafter, temperature=1.0, top_p=1.0, verifier="rejection"):
     """Make a sampler by their `decode_batch` with a drafter."""
     draft = DraftModelConfig(model=str(models / "llama-assistant"), dtype="float32")
     target = generating.load_model(models / "llama")
@@ -23,7 +23,9 @@ def sampler(law, models, drafter, temperature=1.0, top_p=1.0, verifier="rejectio
     def sample(prompts, seed):
         selector = economize.TopPSampler(temperature, top_p, seed)
         batches = (torch.tensor(prompts[i : i + ROWS]) for i in range(0, len(prompts), ROWS))
-        rows = [r for b in batches for r in model.decode_batch(b, law.length, decoding=decoding, selector=selector)]
+        rows = [
+            r for b in batches for r in model.decode_batch(b, distribution.length, decoding=decoding, selector=selector)
+        ]
         drafted, accepted = np.sum([pair for row in rows for pair in row.acceptance], 0)
         return Sampled(np.array([row.tokens.tolist() for row in rows]), int(drafted), int(accepted))
 

@@ -33,7 +33,7 @@ def verifier(function, temperature=1.0, mend=False, **options):
         tree["logits"] = tree["logits"] * temperature
         if function != "evaluate_posterior_v1":  # these functions take drafts that are certain
             tree = {key: tree[key] for key in ("candidates", "logits")}
-        best, length, law = evaluate(logits_processor=warp, **tree, **options)
-        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
+        best, length, distribution = evaluate(logits_processor=warp, **tree, **options)
+        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(distribution, 1))]
 
     return verify

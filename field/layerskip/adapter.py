@@ -19,7 +19,7 @@ def verifier(temperature=1.0):
     )
 
     def decode(logits, token_idx=None, **options):
-        """Decode as they do, but for drafts return the given token and its law."""
+        """Decode as they do, but for drafts return the given token and its distribution."""
         if token_idx is None:
             return decode_next(logits, **options)
         i = inputs["drafted"] = inputs["drafted"] + 1

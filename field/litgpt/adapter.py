@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from litgpt.generate import speculative_decoding as theirs
 from parity_certify import Sampled
-from parity_certify.laws import count_prefixes
+from parity_certify.distributions import count_prefixes
 
 
 class Table(torch.nn.Module):
@@ -27,9 +27,12 @@ class Table(torch.nn.Module):
         return out
 
 
-def sampler(law, models, mended=False, temperature=1.0):
-    """Make a sampler by their `generate`, two drafts a pass; `mended` puts the first token back, which it drops."""
-    target, draft = Table(law.tables[0] ** temperature, law.length), Table(law.extra["draft"], law.length)
+def sampler(distribution, models, fixed=False, temperature=1.0):
+    """Make a sampler by their `generate`, two drafts a pass; `fixed` puts the first token back, which it drops."""
+    target, draft = (
+        Table(distribution.tables[0] ** temperature, distribution.length),
+        Table(distribution.extra["draft"], distribution.length),
+    )
     first, original = [], theirs.next_token
 
     def record_token(model, *arguments, **keywords):
@@ -42,11 +45,11 @@ def sampler(law, models, mended=False, temperature=1.0):
         torch.manual_seed(seed)
         rows, drafted, accepted = [], 0, 0.0
         for prompt in torch.from_numpy(np.asarray(prompts)):
-            size = len(prompt) + law.length + 1
+            size = len(prompt) + distribution.length + 1
             tokens, rate = theirs.generate(draft, target, prompt, size, include_prompt=False, speculative_k=2,
                                           temperature=temperature)  # fmt: skip
-            rows.append(([int(first[-1])] if mended else []) + tokens.tolist())
+            rows.append(([int(first[-1])] if fixed else []) + tokens.tolist())
             drafted, accepted = drafted + 4, accepted + 4 * rate
-        return Sampled([np.array(row[: law.length]) for row in rows], drafted, int(accepted))
+        return Sampled([np.array(row[: distribution.length]) for row in rows], drafted, int(accepted))
 
     return sample

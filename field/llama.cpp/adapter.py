@@ -16,7 +16,7 @@ def convert(folder):
     return str(write_gguf(Path(shutil.copytree(folder, folder.name, dirs_exist_ok=True))))
 
 
-def sampler(law, models, drafts=3, probabilistic=False):
+def sampler(distribution, models, drafts=3, probabilistic=False):
     """Make a sampler with so many drafts a round; 0: without a draft model. probabilistic: drafts are drawn."""
     settings = xllamacpp.CommonParams()
     settings.model.path, settings.n_ctx = convert(models / "llama"), 256
@@ -31,7 +31,7 @@ def sampler(law, models, drafts=3, probabilistic=False):
         speculation.draft.probabilistic = probabilistic
         speculation.draft.cache_type_k = speculation.draft.cache_type_v = F32
     server = xllamacpp.Server(settings)
-    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_tokens": law.length}
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_tokens": distribution.length}
 
     def sample(prompts, seed):
         rows, drafted, accepted = [], 0, 0

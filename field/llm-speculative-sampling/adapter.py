@@ -11,7 +11,7 @@ from parity_certify import Sampled
 GAMMA = 2
 
 
-def sampler(law, models, function, **options):
+def sampler(distribution, models, function, **options):
     """Make a sampler by their `function`, Google's or DeepMind's version; options: its keywords."""
     scope = {"torch": torch, "F": torch.nn.functional, "Optional": Optional, "BloomForCausalLM": type(None)}
     names = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
@@ -23,11 +23,14 @@ def sampler(law, models, function, **options):
     def sample(prompts, seed):
         torch.manual_seed(seed)
         skip = prompts.shape[1]
-        target = borrowed.TableModel(law.tables[0], skip, shift=1)
-        draft = borrowed.TableModel(law.extra["draft"], skip, shift=1)
-        rows = [generate(torch.tensor(row)[None] + 1, draft, target, law.length, GAMMA, **options) for row in prompts]
+        target = borrowed.TableModel(distribution.tables[0], skip, shift=1)
+        draft = borrowed.TableModel(distribution.extra["draft"], skip, shift=1)
+        rows = [
+            generate(torch.tensor(row)[None] + 1, draft, target, distribution.length, GAMMA, **options)
+            for row in prompts
+        ]
         drawn = sum(row.shape[1] - skip for row in rows)
-        tokens = np.stack([row[0, skip : skip + law.length].numpy() - 1 for row in rows])
+        tokens = np.stack([row[0, skip : skip + distribution.length].numpy() - 1 for row in rows])
         return Sampled(tokens, GAMMA * target.calls, drawn - target.calls)
 
     return sample

@@ -31,11 +31,13 @@ def verifier(mend=False):
         for node, parent in enumerate(parents + 1, 1):
             mask[node] |= mask[parent]
         for parent in set(parents.tolist()):
-            draft[parent + 1] = q[parents == parent].mean(0)  # a law of the drafted tokens alone
+            draft[parent + 1] = q[parents == parent].mean(0)  # a distribution of the drafted tokens alone
         inputs = torch.tensor([[0, *tokens.tolist()]]), torch.tensor(mask)[None]
-        padded = (np.pad(law, ((0, 0), (0, size))) for law in (p, draft))  # they look up tokens as large as the tree
-        laws = (torch.tensor(law).float().log()[None] for law in padded)
-        ids, count = verify_tree(self, *inputs, *laws, 1.0)
+        padded = (
+            np.pad(distribution, ((0, 0), (0, size))) for distribution in (p, draft)
+        )  # they look up tokens as large as the tree
+        distributions = (torch.tensor(distribution).float().log()[None] for distribution in padded)
+        ids, count = verify_tree(self, *inputs, *distributions, 1.0)
         return ids[0, 1 : count[0]].tolist()
 
     return verify

@@ -43,21 +43,21 @@ class Network(borrowed.TableModel):
         return outputs
 
 
-def sampler(law, models):
+def sampler(distribution, models):
     """Make a sampler by their `jacobi_sample_multilevel`, after PROMPT, whatever the prompts."""
     scope = {"torch": torch, "random": random, **vars(typing), **vars(transformers.generation)}
     scope |= {"LogitsProcessorList": transformers.LogitsProcessorList, "COLOR_PRINT": 0, "dist": None}
     scope["CONFIG_MAP"] = {"LEVEL": LEVEL, "WINDOW_SIZE": WINDOW, "GUESS_SET_SIZE": 3, "POOL_FROM_PROMPT": 1}
     names = "update_token_map", "append_new_generated_pool", "fill_pool_with_prompt", "filter_window"
     loop = borrowed.functions("lade/decoding.py", *names, "jacobi_sample_multilevel", **scope)[-1]
-    stop = [transformers.MaxLengthCriteria(len(PROMPT) + law.length)]
+    stop = [transformers.MaxLengthCriteria(len(PROMPT) + distribution.length)]
 
     def sample(prompts, seed):
         torch.manual_seed(seed), random.seed(seed)
-        network, start = Network(law.tables[0]), torch.tensor([PROMPT])
+        network, start = Network(distribution.tables[0]), torch.tensor([PROMPT])
         settings = {"stopping_criteria": transformers.StoppingCriteriaList(stop)}
         settings["attention_mask"] = torch.ones_like(start)
         rows = [loop(network, start, **settings)[0, len(PROMPT) :].numpy() for _ in prompts]
-        return Sampled(np.stack(rows), network.guesses, max(law.length * len(rows) - network.calls, 0))
+        return Sampled(np.stack(rows), network.guesses, max(distribution.length * len(rows) - network.calls, 0))
 
     return sample

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from parity_certify import Law, Sampled
+from parity_certify import Distribution, Sampled
 
 SOURCE = Path(os.environ["REPOSITORY"], "speculative_decoding/speculative_decoding.py").read_text()
 UNMASKED = "attn_out, cached_kv = attn(x, rotary_emb"
@@ -24,7 +24,7 @@ def load_module(mend=False):
 
 @torch.no_grad()
 def make_models(theirs):
-    """Make two decoders with larger weights than at first, so that their laws depend on the prefix."""
+    """Make two decoders with larger weights than at first, so that their distributions depend on the prefix."""
     torch.manual_seed(0)
     size = {"num_tokens": VOCAB, "dim": 16, "heads": 2, "dim_head": 8}
     decoders = [theirs.Decoder(depth=depth, **size).eval() for depth in (2, 1)]
@@ -34,15 +34,15 @@ def make_models(theirs):
 
 
 @torch.no_grad()
-def law(case, models):
-    """Compute the larger decoder's law by a pass over every prefix of one row."""
+def distribution(case, models):
+    """Compute the larger decoder's distribution by a pass over every prefix of one row."""
     target, prompt = make_models(load_module())[0], [2, 0, 1]
     prefixes = [prefix for length in range(LENGTH) for prefix in np.ndindex((VOCAB,) * length)]
     rows = [target(torch.tensor([[*prompt, *prefix]]))[0, -1].double().softmax(0) for prefix in prefixes]
-    return Law("two layers", np.array([prompt]), torch.stack(rows).numpy()[None], LENGTH)
+    return Distribution("two layers", np.array([prompt]), torch.stack(rows).numpy()[None], LENGTH)
 
 
-def sampler(law, models, rows, plain=False, mend=False):
+def sampler(distribution, models, rows, plain=False, mend=False):
     """Make a sampler by their loop, `rows` rows a call; plain: without drafts; mend: see `load_module`."""
     theirs = load_module(mend)
     target, draft = make_models(theirs)

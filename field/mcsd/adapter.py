@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from MCSD.inference.generate import SpeculativeGenerator
 from parity_certify import Sampled
-from parity_certify.laws import random_law
+from parity_certify.distributions import random_distribution
 
 
 class Network:
@@ -27,23 +27,23 @@ class Network:
         causal = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
         masks = causal[cached.shape[1] :] if tree_attn_mask is None else tree_attn_mask
         prefixes = [tokens[:, mask][:, self.skip :].numpy() for mask in masks]
-        laws = np.stack([borrowed.look_up_laws(self.table, prefix) for prefix in prefixes], 1)
+        distributions = np.stack([borrowed.look_up_distributions(self.table, prefix) for prefix in prefixes], 1)
         cache = tokens[:, None, :, None]
-        return SimpleNamespace(last_hidden_state=torch.tensor(laws).log(), past_key_values=((cache, cache),))
+        return SimpleNamespace(last_hidden_state=torch.tensor(distributions).log(), past_key_values=((cache, cache),))
 
 
-def sampler(law, models, temperature=1.0, **options):
+def sampler(distribution, models, temperature=1.0, **options):
     """Make a sampler by their `SpeculativeGenerator`; options: its keywords."""
-    raw = random_law(law.vocab, law.length)  # the law before the temperature
+    raw = random_distribution(distribution.vocab, distribution.length)  # the distribution before the temperature
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         skip = prompts.shape[1]
         networks = Network(raw.extra["draft"], skip), Network(raw.tables[0], skip)
-        settings = {"k_config": (2, 2), "max_new_tokens": law.length, "draft_model_temp": temperature}
+        settings = {"k_config": (2, 2), "max_new_tokens": distribution.length, "draft_model_temp": temperature}
         generator = SpeculativeGenerator(*networks, 99, target_model_temp=temperature, **settings, **options)
         made = [generator.generate(torch.tensor(row)[None]) for row in prompts]
-        tokens = np.stack([one.sequences[0, skip : skip + law.length].numpy() for one in made])
+        tokens = np.stack([one.sequences[0, skip : skip + distribution.length].numpy() for one in made])
         return Sampled(tokens, sum(x.draft_token_count for x in made), sum(x.acceptance_count for x in made))
 
     return sample

@@ -1,4 +1,4 @@
-"""Medusa: `evaluate_posterior`, and the token behind it as `generate_candidates` draws it."""
+"""Medusa: `evaluate_posterior`, and the token after it as `generate_candidates` draws it."""
 
 import borrowed
 import torch

@@ -5,20 +5,20 @@ import numpy as np
 from mlx_lm.generate import generate_step, speculative_generate_step
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.utils import load_model
-from parity_certify import Law, Sampled
+from parity_certify import Distribution, Sampled
 
 ROUNDS = 3  # number of tokens drawn
 
 
-def law(case, models):
-    """Compute the tiny Llama's law; a penalty divides positive logits of earlier tokens, multiplies negative ones."""
+def distribution(case, models):
+    """Compute the tiny Llama's distribution; a penalty divides positive logits of earlier tokens, multiplies negative."""
     penalty, temperature = case["options"].get("penalty", 1.0), case["options"].get("temperature", 1.0)
     model, _ = load_model(models / "llama")
     with np.load(models / "llama-law-3.npz") as saved:
         prompts, tables = saved["prompts"], saved["tables"]
     if penalty == 1:
         tables = tables ** (1 / temperature)
-        return Law("tiny Llama", prompts, tables / tables.sum(-1, keepdims=True), ROUNDS)
+        return Distribution("tiny Llama", prompts, tables / tables.sum(-1, keepdims=True), ROUNDS)
     tables_by_prompt = []
     for prompt in prompts:
         paths = np.array(np.unravel_index(np.arange(16), (4, 4))).T
@@ -32,15 +32,15 @@ def law(case, models):
                 rows.append(np.exp(logit - logit.max()))
         rows = np.array(rows)
         tables_by_prompt.append(rows / rows.sum(1, keepdims=True))
-    return Law("tiny Llama, penalty", prompts, np.stack(tables_by_prompt), ROUNDS)
+    return Distribution("tiny Llama, penalty", prompts, np.stack(tables_by_prompt), ROUNDS)
 
 
-def sampler(law, models, drafts=3, penalty=1.0, temperature=1.0):
+def sampler(distribution, models, drafts=3, penalty=1.0, temperature=1.0):
     """Make a sampler by mlx-lm with so many drafts a step; 0: plain sampling, whose drafts are not counted."""
     model, draft = (load_model(models / name)[0] for name in ("llama", "llama-assistant"))
     draw = make_sampler(temp=temperature)
     processors = make_logits_processors(repetition_penalty=penalty) if penalty != 1 else None
-    common = {"max_tokens": law.length, "sampler": draw, "logits_processors": processors}
+    common = {"max_tokens": distribution.length, "sampler": draw, "logits_processors": processors}
 
     def sample(prompts, seed):
         mx.random.seed(seed)

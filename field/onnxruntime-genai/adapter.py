@@ -36,7 +36,7 @@ def export(models, way):
     return folder
 
 
-def sampler(law, models, way="plain", temperature=1.0, top_k=4):
+def sampler(distribution, models, way="plain", temperature=1.0, top_k=4):
     """Make a sampler of a `way` (see `export`); only "plain" does not count drafts."""
     model = og.Model(str(export(models, way)))
 
@@ -44,13 +44,13 @@ def sampler(law, models, way="plain", temperature=1.0, top_k=4):
         rows, drafted, accepted, params = [], 0, 0, og.GeneratorParams(model)
         for i, prompt in enumerate(prompts):
             params.set_search_options(do_sample=True, temperature=temperature, top_k=top_k, top_p=1.0,
-                max_length=len(prompt) + law.length, random_seed=seed % 10**6 * 1000 + i)  # fmt: skip
+                max_length=len(prompt) + distribution.length, random_seed=seed % 10**6 * 1000 + i)  # fmt: skip
             generator = og.Generator(model, params)
             generator.append_tokens(np.asarray(prompt, dtype=np.int32))
             while not generator.is_done():
                 generator.generate_next_token()
             row = [int(t) for t in generator.get_sequence(0)[len(prompt) :]]
-            rows.append(row if len(row) == law.length else [*row, END])
+            rows.append(row if len(row) == distribution.length else [*row, END])
             if way != "plain":
                 stats = generator.get_speculative_stats()
                 drafted += int(stats["draft_tokens_proposed"])

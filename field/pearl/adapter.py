@@ -15,7 +15,7 @@ NAMES = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
 MEND = {"prefix_len - self.args.gamma + i)": "prefix_len - self.args.gamma + i + 1)"}  # a seed for each place
 
 
-def make_decoder(function, mend, law, main, pipe):
+def make_decoder(function, mend, distribution, main, pipe):
     """Make their `Decoding`, as far as the loop needs it: the models, and an accelerator of two processes."""
     scope = {"torch": torch, "F": torch.nn.functional}
     scope |= dict(zip(NAMES, borrowed.functions("src/util.py", *NAMES, **scope), strict=True))
@@ -31,9 +31,9 @@ def make_decoder(function, mend, law, main, pipe):
     self = SimpleNamespace(vocab_size=4, num_acc_tokens=[], draft_forward_times=0, target_forward_times=0)
     self.accelerator = SimpleNamespace(is_main_process=main, wait_for_everyone=lambda: None, gather=gather)
     # The tokens returned last are drafts that are not verified, so two windows more are drawn than are judged
-    self.args = SimpleNamespace(temp=1.0, top_k=0, top_p=0.0, gamma=GAMMA, max_tokens=law.length + 2 * GAMMA)
-    self.draft_model = borrowed.TableModel(law.extra["draft"], len(PROMPT))
-    self.target_model = borrowed.TableModel(law.tables[0], len(PROMPT))
+    self.args = SimpleNamespace(temp=1.0, top_k=0, top_p=0.0, gamma=GAMMA, max_tokens=distribution.length + 2 * GAMMA)
+    self.draft_model = borrowed.TableModel(distribution.extra["draft"], len(PROMPT))
+    self.target_model = borrowed.TableModel(distribution.tables[0], len(PROMPT))
     self.run = MethodType(loop, self)
     return self
 
@@ -48,19 +48,19 @@ def decode(self, seeds):
     return rows
 
 
-def sampler(law, models, function="parallel_speculative_decoding", mend=False):
+def sampler(distribution, models, function="parallel_speculative_decoding", mend=False):
     """Make a sampler by their `function`, with `mend` corrected by MEND; the parallel one runs its target in a
     process."""
 
     def sample(prompts, seed):
         seeds = np.random.default_rng(seed).integers(2**40, size=len(prompts)).tolist()
         ours, theirs = multiprocessing.Pipe()
-        draft = make_decoder(function, mend, law, True, ours)
+        draft = make_decoder(function, mend, distribution, True, ours)
         if function == "parallel_speculative_decoding":
-            target = make_decoder(function, mend, law, False, theirs)
+            target = make_decoder(function, mend, distribution, False, theirs)
             process = multiprocessing.get_context("fork").Process(target=decode, args=(target, seeds), daemon=True)
             process.start()
-        rows = [row[len(PROMPT) : len(PROMPT) + law.length] for row in decode(draft, seeds)]
+        rows = [row[len(PROMPT) : len(PROMPT) + distribution.length] for row in decode(draft, seeds)]
         return Sampled(np.stack(rows), draft.draft_forward_times, sum(draft.num_acc_tokens))
 
     return sample

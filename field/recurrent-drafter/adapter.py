@@ -1,4 +1,4 @@
-"""Recurrent drafter: the choice among beams, and the token behind it."""
+"""Recurrent drafter: the choice among beams, and the token after it."""
 
 import borrowed
 import numpy as np
@@ -12,9 +12,9 @@ def verifier():
     scope = {"torch": torch, "dist": torch.distributions, "Tuple": tuple}
     _, choose, draw = borrowed.functions("recurrent_drafting/recurrent_drafting.py", *NAMES, **scope)
 
-    def verify(tokens, *laws):  # parents [N] of a tree, q [N, V], p [N + 1, V]
-        parents = laws[0] if len(laws) == 3 else np.arange(len(tokens)) - 1
-        q, p = laws[-2:]
+    def verify(tokens, *distributions):  # parents [N] of a tree, q [N, V], p [N + 1, V]
+        parents = distributions[0] if len(distributions) == 3 else np.arange(len(tokens)) - 1
+        q, p = distributions[-2:]
         paths = torch.tensor(borrowed.list_paths(parents))
         root = torch.zeros((len(paths), 1), dtype=torch.long)
         beams = torch.cat([root, torch.tensor(tokens)[paths]], 1)[None]

@@ -162,7 +162,7 @@ def describe_row(one: dict[str, Any], row: dict[str, Any]) -> str:
     if not row.get("error"):
         v = row["verdict"]
         words, condition = v["words"], v["where"].partition(", prompt [")[0] if v["kind"] == "lossy" else ""
-        if v["kind"] == "lossy" and v["estimate"] is None and not v.get("dependent"):  # laws were compared
+        if v["kind"] == "lossy" and v["estimate"] is None and not v.get("dependent"):  # distributions were compared
             words, condition = "lossy", v["reason"]
         elif v["kind"] == "certified" and v["bound"] > LARGEST:
             words = "consistent"

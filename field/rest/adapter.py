@@ -1,4 +1,4 @@
-"""REST: `evaluate_posterior` with top-p sampling, and the token behind it as their next pass draws it."""
+"""REST: `evaluate_posterior` with top-p sampling, and the token after it as their next pass draws it."""
 
 import borrowed
 import torch
@@ -28,9 +28,9 @@ def verifier(mend=False):
         tree = borrowed.eagle_tree(tokens, parents, q, p)
         candidates, logits = tree["candidates"], tree["logits"]
         best, length, *drawn = evaluate(logits, candidates, 1.0, TOP_P)
-        law = filter_top_p(logits[None, best, length].clone(), TOP_P).softmax(-1)
+        distribution = filter_top_p(logits[None, best, length].clone(), TOP_P).softmax(-1)
         is_rejected = length < candidates.shape[1] - 1
-        following = drawn[0][best, length] if drawn and is_rejected else torch.multinomial(law, 1)
+        following = drawn[0][best, length] if drawn and is_rejected else torch.multinomial(distribution, 1)
         return [*candidates[best, 1 : length + 1].tolist(), int(following)]
 
     return verify

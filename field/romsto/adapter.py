@@ -12,7 +12,7 @@ from parity_certify.adapters import transformers as generating
 GAMMA = 2
 
 
-def sampler(law, models, temperature=1.0, top_k=0):
+def sampler(distribution, models, temperature=1.0, top_k=0):
     """Make a sampler by their `speculative_generate`; top_k 0: no top-k."""
     scope = {"torch": torch, "F": torch.nn.functional, "Tensor": torch.Tensor, "abc": abc, "Module": object}
     scope |= vars(typing) | {"DynamicCache": object, "printing": None}
@@ -26,7 +26,12 @@ def sampler(law, models, temperature=1.0, top_k=0):
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        settings = {"gamma": GAMMA, "logits_processor": processor, "max_gen_len": law.length, "eos_tokens_id": 99}
+        settings = {
+            "gamma": GAMMA,
+            "logits_processor": processor,
+            "max_gen_len": distribution.length,
+            "eos_tokens_id": 99,
+        }
         tokens, accepted, start = [], 0, len(drafts)
         for row in prompts:
             previous = len(drafts)

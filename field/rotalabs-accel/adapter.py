@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 
 MODULES = {"rejection_sample": "sampling", "verify_tokens": "core", "eagle_verify": "eagle"}
-MEND = {  # the draft's law, where they hand over its probability of one token
+MEND = {  # the draft's distribution, where they hand over its probability of one token
     "rejection_sample": {
         "target_prob / (draft_prob + 1e-10)": "target_prob / (draft_prob[draft_token] + 1e-10)",
         "draft_dist[draft_token] = draft_prob": "draft_dist = draft_prob",
@@ -42,8 +42,8 @@ def verifier(function, mend=False):
 
     def verify(tokens, q, p):
         K, drafts = len(tokens), torch.tensor(tokens)
-        laws, logits = torch.tensor(q).float(), torch.tensor(p).float().log()
-        told = laws if mend else laws.gather(1, drafts[:, None])[:, 0]
+        distributions, logits = torch.tensor(q).float(), torch.tensor(p).float().log()
+        told = distributions if mend else distributions.gather(1, drafts[:, None])[:, 0]
         if function != "rejection_sample":
             model, batch = lambda *_, **__: SimpleNamespace(logits=logits[None], past_key_values=None), {}
             if function == "verify_tokens":

@@ -19,7 +19,7 @@ def verifier(temperature=1.0, mend=False):
 
     def verify(tokens, parents, q, p):
         tree = borrowed.eagle_tree(tokens, parents, q, p)
-        best, length, law = evaluate(tree["logits"] * temperature, tree["candidates"], config)
-        return [*tree["candidates"][best, 1:length].tolist(), int(torch.multinomial(law[0], 1))]
+        best, length, distribution = evaluate(tree["logits"] * temperature, tree["candidates"], config)
+        return [*tree["candidates"][best, 1:length].tolist(), int(torch.multinomial(distribution[0], 1))]
 
     return verify

@@ -17,7 +17,7 @@ MEND = {
 
 
 def make_window(tokens, q, p):
-    """Make their arguments: the last token and K drafts [n, K + 1], the tokens drawn of p, draft and target laws."""
+    """Make their arguments: the last token and K drafts [n, K + 1], the tokens drawn of p, draft and target probs."""
     n, _, V = q.shape
     drafts = torch.cat([torch.zeros((n, 1), dtype=torch.long), torch.tensor(tokens)], 1)
     draft = torch.cat([torch.full((n, 1, V), 1 / V), torch.tensor(q).float()], 1)

@@ -6,12 +6,12 @@ import borrowed
 import numpy as np
 import torch
 from parity_certify import Sampled
-from parity_certify.laws import random_law
+from parity_certify.distributions import random_distribution
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 SOFT = "draft_probs = draft_output['logits'].softmax(-1)\n                        draft_output_ids, _"
 CERTAIN = "draft_probs = torch.eye(draft_output['logits'].shape[-1])[draft_output['logits'].argmax(-1)]"
-MEND = {SOFT: CERTAIN + SOFT[SOFT.index("\n") :]}  # the law of one token
+MEND = {SOFT: CERTAIN + SOFT[SOFT.index("\n") :]}  # the distribution of one token
 
 
 def filter_logits(logits, top_k=0, top_p=1.0):
@@ -25,9 +25,11 @@ class Network:
 
     device = "cpu"
 
-    def __init__(self, law, skip):
-        self.target, self.draft = (borrowed.TableModel(t, skip) for t in (law.tables[0], law.extra["draft"]))
-        self.current, self.config = self.target, type("Config", (), {"vocab_size": law.vocab})
+    def __init__(self, distribution, skip):
+        self.target, self.draft = (
+            borrowed.TableModel(t, skip) for t in (distribution.tables[0], distribution.extra["draft"])
+        )
+        self.current, self.config = self.target, type("Config", (), {"vocab_size": distribution.vocab})
 
     @contextlib.contextmanager
     def self_draft(self):
@@ -39,20 +41,20 @@ class Network:
         return vars(self.current(**inputs))
 
 
-def sampler(law, models, function="self_speculative_sample", mend=False, **options):
+def sampler(distribution, models, function="self_speculative_sample", mend=False, **options):
     """Make a sampler by their `function`, with `mend` corrected by MEND; options: its keywords."""
     scope = {"torch": torch, "top_k_top_p_filtering": filter_logits, "replace": MEND if mend else {}}
     generate = borrowed.functions("decoding.py", "sample", "max_fn", function, **scope)[-1]
-    raw = random_law(law.vocab, law.length)  # the law before temperature and top-p
+    raw = random_distribution(distribution.vocab, distribution.length)  # the distribution before temperature and top-p
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         skip = prompts.shape[1]
         rows, drafted, accepted = [], 0, 0
-        settings = {"max_new_tokens": law.length + 1, "max_step_draft": 2, "do_sample": True} | options
+        settings = {"max_new_tokens": distribution.length + 1, "max_step_draft": 2, "do_sample": True} | options
         for row in prompts:
             made = generate(Network(raw, skip), None, torch.tensor(row)[None], **settings)
-            rows.append(made["generate_ids"][0, : law.length].numpy())
+            rows.append(made["generate_ids"][0, : distribution.length].numpy())
             drafted += made["num_drafted_tokens"]
             accepted += round(made["matchness"] * made["num_drafted_tokens"])
         return Sampled(np.stack(rows), drafted, accepted)

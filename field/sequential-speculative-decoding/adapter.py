@@ -32,22 +32,22 @@ def load_step(method, mend):
     return scope[step_name]
 
 
-def sampler(law, models, method, mend=False, temperature=1.0):
+def sampler(distribution, models, method, mend=False, temperature=1.0):
     """Make a sampler by a method's step, three drafts a step."""
     step = load_step(method, mend)
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         skip, rows, drafted, accepted = prompts.shape[1], [], 0, 0
-        target = borrowed.TableModel(law.tables[0] ** temperature, skip)
-        draft = borrowed.TableModel(law.extra["draft"], skip)
+        target = borrowed.TableModel(distribution.tables[0] ** temperature, skip)
+        draft = borrowed.TableModel(distribution.extra["draft"], skip)
         for prompt in prompts:
             tokens = torch.tensor(prompt)[None]
-            while tokens.shape[1] < skip + law.length:
+            while tokens.shape[1] < skip + distribution.length:
                 tokens, right, of = step(draft, target, tokens, gamma=GAMMA, draft_temperature=1.0,
                                          target_temperature=temperature)  # fmt: skip
                 drafted, accepted = drafted + of, accepted + right
-            rows.append(tokens[0, skip : skip + law.length].numpy())
+            rows.append(tokens[0, skip : skip + distribution.length].numpy())
         return Sampled(np.stack(rows), drafted, accepted)
 
     return sample

@@ -41,7 +41,7 @@ class Engine(borrowed.TableModel):
     graph_inference = inference
 
 
-def sampler(law, models, mend=""):
+def sampler(distribution, models, mend=""):
     """Make a sampler by their `SpecTree`; mend: "", "first", or "both" of the faults."""
     scope = {"torch": torch, "softmax": torch.nn.functional.softmax}
     scope |= dict(zip(UTILS, borrowed.functions("utils.py", *UTILS, **scope), strict=True))
@@ -55,15 +55,15 @@ def sampler(law, models, mend=""):
 
     def draw_sequence():
         """Draw one sequence [L]; also returns the drafts offered and accepted."""
-        draft, target, tokens = Engine(law.extra["draft"]), Engine(law.tables[0]), []
+        draft, target, tokens = Engine(distribution.extra["draft"]), Engine(distribution.tables[0]), []
         empty = {"attn_mask": torch.full((SIZE, SIZE), torch.finfo(torch.float32).min)}
         tree = tree_of(draft, target, torch.tensor([3]), position_ids=torch.zeros(SIZE).long(), **settings, **empty)
-        while len(tokens) <= law.length:
+        while len(tokens) <= distribution.length:
             if mend == "both":
                 tree.rand.uniform_(), tree.r.uniform_()
             tree.construct_grow_map()
             tokens = tree.verify()[0].tolist()
-        return np.array(tokens[1 : law.length + 1]) - SHIFT, 2 * target.calls, len(tokens) - 1 - target.calls
+        return np.array(tokens[1 : distribution.length + 1]) - SHIFT, 2 * target.calls, len(tokens) - 1 - target.calls
 
     def sample(prompts, seed):
         torch.manual_seed(seed)

@@ -24,7 +24,7 @@ def verifier(part, temperature=1.0, mend=False):
         tree["logits"] = tree["logits"] * temperature
         if part != "eagle":  # the later versions take drafts that are certain
             tree = {key: tree[key] for key in ("candidates", "logits")}
-        best, length, law = evaluate(logits_processor=warp, **tree)
-        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
+        best, length, distribution = evaluate(logits_processor=warp, **tree)
+        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(distribution, 1))]
 
     return verify

@@ -11,7 +11,7 @@ from specdec.decoder import SpecDecoder
 GAMMA = 2
 
 
-def sampler(law, models):
+def sampler(distribution, models):
     """Make a sampler by their `spec_gen`, whose results of `verify` are counted."""
     decoder = SpecDecoder.__new__(SpecDecoder)
     decoder.device = "cpu"
@@ -23,8 +23,8 @@ def sampler(law, models):
     verify = decoder.verify
     accepted = []  # drafts of each call
 
-    def count(text, drafts, laws):
-        tokens = verify(text, drafts, laws)
+    def count(text, drafts, distributions):
+        tokens = verify(text, drafts, distributions)
         accepted.append(len(tokens) - 1)
         return tokens
 
@@ -33,7 +33,7 @@ def sampler(law, models):
     def sample(prompts, seed):
         torch.manual_seed(seed)
         accepted.clear()
-        texts = [decoder.spec_gen(row.tolist(), law.length, GAMMA)[len(row) :] for row in prompts]
-        return Sampled(np.array([text[: law.length] for text in texts]), GAMMA * len(accepted), sum(accepted))
+        texts = [decoder.spec_gen(row.tolist(), distribution.length, GAMMA)[len(row) :] for row in prompts]
+        return Sampled(np.array([text[: distribution.length] for text in texts]), GAMMA * len(accepted), sum(accepted))
 
     return sample

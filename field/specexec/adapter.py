@@ -8,7 +8,7 @@ import numpy as np
 import specdec
 import torch
 from parity_certify import Sampled
-from parity_certify.laws import random_law
+from parity_certify.distributions import random_distribution
 from specdec.trees import Tree
 
 SIZE = 40
@@ -41,14 +41,14 @@ class Engine(borrowed.TableModel):
         return torch.stack([self.logits_behind(tokens[where.argsort()][None])[0] for tokens, where in contexts])[None]
 
 
-def sampler(law, models, function="SpecExecBase", mend=False, temperature=1.0, top_p=1.0):
+def sampler(distribution, models, function="SpecExecBase", mend=False, temperature=1.0, top_p=1.0):
     """Make a sampler by their class `function`, with `mend` corrected by MEND."""
     logging.getLogger().setLevel(logging.WARNING)
     decoder_of = type("Decoder", (getattr(specdec, function),), {})
     if mend:
         scope = {"torch": torch, "replace": MEND}
         (decoder_of.sampler_from_logits,) = borrowed.functions("specdec/specexec.py", "sampler_from_logits", **scope)
-    raw = random_law(law.vocab, law.length)  # the law before temperature and top-p
+    raw = random_distribution(distribution.vocab, distribution.length)  # the distribution before temperature and top-p
 
     def draw_sequence(prompt):
         """Draw one sequence [L]; also returns the drafts offered and accepted."""
@@ -56,10 +56,10 @@ def sampler(law, models, function="SpecExecBase", mend=False, temperature=1.0, t
         decoder, tokens = decoder_of(draft, target, TOKENIZER), []
         target.clear_kv()
         decoder.levels, decoder.tree = None, Tree(prompt.tolist(), draft, TOKENIZER)
-        while len(tokens) < law.length:
+        while len(tokens) < distribution.length:
             decoder.grow_tree(**GROW)
             tokens += decoder.validate_tree(temperature=temperature, top_p=top_p)[1]
-        return np.array(tokens[: law.length]), 2 * target.calls, len(tokens) - target.calls
+        return np.array(tokens[: distribution.length]), 2 * target.calls, len(tokens) - target.calls
 
     def sample(prompts, seed):
         torch.manual_seed(seed)

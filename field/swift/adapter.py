@@ -22,7 +22,7 @@ def verifier(temperature=1.0, mend=False):
     def verify(tokens, parents, q, p):
         tree = borrowed.eagle_tree(tokens, parents, q, p)
         tree["logits"] = tree["logits"] * temperature
-        best, length, law = evaluate(logits_processor=warp, **tree)
-        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(law, 1))]
+        best, length, distribution = evaluate(logits_processor=warp, **tree)
+        return [*tree["candidates"][best, 1 : length + 1].tolist(), int(torch.multinomial(distribution, 1))]
 
     return verify

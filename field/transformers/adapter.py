@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from case import make_law
+from case import make_distribution
 from parity_certify import models as tiny
 from parity_certify.adapters import transformers as generating
 from transformers import generation
@@ -55,16 +55,16 @@ def write_target(target):
     return folder
 
 
-def law(case, models):
-    """Make the law of the tiny Llama, or of the model that the option `target` names."""
+def distribution(case, models):
+    """Make the distribution of the tiny Llama, or of the model that the option `target` names."""
     target = case["options"].get("target")
     if not target:
-        return make_law(case, models)
+        return make_distribution(case, models)
     prompts = np.random.default_rng(0).integers(4, size=(2, 3))
-    return generating.compute_law(generating.load_model(write_target(target) / target), prompts, 3)
+    return generating.compute_distribution(generating.load_model(write_target(target) / target), prompts, 3)
 
 
-def sampler(law, models, target="", assistant="llama-assistant", mend=False, **options):
+def sampler(distribution, models, target="", assistant="llama-assistant", mend=False, **options):
     """Make a sampler by `generate`, one prompt a call; target: "" for the tiny Llama; assistant: a draft model's
     folder, "" to draft without one; mend: see Mended."""
     models = write_target(target) if target else models
@@ -76,4 +76,4 @@ def sampler(law, models, target="", assistant="llama-assistant", mend=False, **o
         options["assistant_tokenizer"] = generating.load_tokenizer(models / assistant)
     if mend:
         options["candidate_generator"] = Mended
-    return generating.Generate(model, law.length, options)
+    return generating.Generate(model, distribution.length, options)

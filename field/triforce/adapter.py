@@ -18,8 +18,8 @@ MEND = {f"{REJECTED}verify_prob[n])": f"{REJECTED}max_fn(verify_prob[n] - specul
 class GraphEngine:
     """Three tables, as their graph engine is called, and the tokens that the target has seen."""
 
-    def __init__(self, law):
-        self.target, self.draft = law.tables[0], law.extra["draft"]
+    def __init__(self, distribution):
+        self.target, self.draft = distribution.tables[0], distribution.extra["draft"]
         self.middle, self.tokens, self.rounds, self.drafted = (self.target + self.draft) / 2, [], 0, 0
         cache = mock.MagicMock(start_size=0, recent_size=0)
         model = SimpleNamespace(device="cpu")
@@ -29,46 +29,46 @@ class GraphEngine:
     def reset(self):
         self.seq_len = 0
 
-    def compute_laws(self, table, row):
-        """Compute laws [S, V] after each of the tokens in `row` [S], uniform where one of them is not drawn yet."""
-        laws = []
+    def compute_distributions(self, table, row):
+        """Compute distributions [S, V] after each of the tokens in `row` [S], uniform where one is not drawn yet."""
+        distributions = []
         for end in range(1, len(row) + 1):
             prefix = np.array([*self.tokens[: self.seq_len], *row[:end]])[len(PROMPT) :]
             valid = (prefix < 4).all()
-            laws.append(borrowed.look_up_laws(table, prefix[None])[0] if valid else np.full(4, 0.25))
-        return torch.tensor(np.array(laws)).float().reshape(-1, 4)
+            distributions.append(borrowed.look_up_distributions(table, prefix[None])[0] if valid else np.full(4, 0.25))
+        return torch.tensor(np.array(distributions)).float().reshape(-1, 4)
 
     def inference(self, input_ids):
         row = input_ids[0].tolist()
-        logits = self.compute_laws(self.target, row).log()[None]
+        logits = self.compute_distributions(self.target, row).log()[None]
         self.tokens = self.tokens[: self.seq_len] + row
         self.seq_len += len(row)
         self.rounds, self.drafted = self.rounds + 1, self.drafted + len(row) - 1
         return logits
 
     def graph_draft_inference(self, input_ids, gamma_offset):
-        return self.compute_laws(self.draft, input_ids[0].tolist())[-1]
+        return self.compute_distributions(self.draft, input_ids[0].tolist())[-1]
 
     def graph_verify(self, input_ids, position_ids):
-        return self.compute_laws(self.middle, input_ids[0].tolist())
+        return self.compute_distributions(self.middle, input_ids[0].tolist())
 
 
-def sampler(law, models, mend=False):
+def sampler(distribution, models, mend=False):
     """Make a sampler by their `TriForce`, with `mend` corrected by MEND; its tokens are those that the target kept."""
     scope = {"torch": torch, "F": torch.nn.functional, "time": time, "np": np}
     scope |= dict(zip(NAMES, borrowed.functions("utils/sampling.py", *NAMES, **scope), strict=True))
     replace = MEND if mend else {}
     _, decode = borrowed.functions("utils/decoding.py", "Middle_Spec", "TriForce", replace=replace, **scope)
-    settings = {"gamma": GAMMA, "max_len": law.length, "top_p": 0.0, "temperature": 1.0}
+    settings = {"gamma": GAMMA, "max_len": distribution.length, "top_p": 0.0, "temperature": 1.0}
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
         rows, drafted, accepted = [], 0, 0
         for _ in prompts:
-            engine = GraphEngine(law)
+            engine = GraphEngine(distribution)
             decode(SimpleNamespace(eos_token_id=99), engine, torch.tensor([PROMPT]), **settings)
             made = engine.tokens[len(PROMPT) : engine.seq_len]
-            rows.append(made[: law.length])
+            rows.append(made[: distribution.length])
             drafted += engine.drafted
             accepted += len(made) - engine.rounds + 2  # two calls read the prompt
         return Sampled(np.array(rows), drafted, accepted)

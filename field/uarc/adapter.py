@@ -3,8 +3,8 @@
 import borrowed
 import numpy as np
 import torch
-from parity_certify import Law, Sampled
-from parity_certify.laws import random_law
+from parity_certify import Distribution, Sampled
+from parity_certify.distributions import random_distribution
 from uarc.scheduling.eads_engine import EADSSpeculativeEngine
 
 LENGTH = 4
@@ -17,9 +17,9 @@ class Table(borrowed.TableModel):
         """Do nothing."""
 
 
-def law(case, models):
-    """Compute the law of greedy decoding behind each prompt of one token, which is the first of the table's text."""
-    table, V = random_law(4, LENGTH + 1).tables[0], 4
+def distribution(case, models):
+    """Compute the distribution of greedy decoding after each prompt of one token, the first of the table's text."""
+    table, V = random_distribution(4, LENGTH + 1).tables[0], 4
     prompts = np.arange(V)[:, None]
     tables = []
     for first in range(V):
@@ -28,12 +28,12 @@ def law(case, models):
             codes = first * V**length + np.arange(V**length)
             levels.append(np.eye(V)[table[(V ** (length + 1) - 1) // (V - 1) + codes].argmax(-1)])
         tables.append(np.concatenate(levels))
-    return Law("a table, greedy", prompts, np.stack(tables), LENGTH)
+    return Distribution("a table, greedy", prompts, np.stack(tables), LENGTH)
 
 
-def sampler(law, models):
+def sampler(distribution, models):
     """Make a sampler by their engine."""
-    tables = random_law(4, LENGTH + 1)
+    tables = random_distribution(4, LENGTH + 1)
     near = (tables.tables[0] + tables.extra["draft"]) / 2  # a draft whose first choice is often the target's
     target, draft = Table(tables.tables[0], 0), Table(near, 0)
     engine = EADSSpeculativeEngine(target, draft)

@@ -1,4 +1,4 @@
-"""vllm-ascend's block verification, behind an option: the adapter of the report, with that option set."""
+"""vllm-ascend's block verification, after an option: the adapter of the report, with that option set."""
 
 import functools
 import runpy

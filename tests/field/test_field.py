@@ -22,8 +22,8 @@ SAMPLER = """
 import numpy as np
 from parity_certify import Sampled
 
-def sampler(law, models, temperature=1.0, accepted=1):
-    tables = law.tables[0]
+def sampler(distribution, models, temperature=1.0, accepted=1):
+    tables = distribution.tables[0]
     def sample(prompts, seed):
         rng, out = np.random.default_rng(seed), np.zeros((len(prompts), 2), dtype=int)
         out[:, 0] = rng.choice(3, p=tables[0], size=len(out))

@@ -41,7 +41,7 @@ def speculation(dtype="bfloat16"):
         with mock.patch.object(torch, "multinomial", wraps=torch.multinomial) as drawn:
             first = torch.zeros((1, 1), dtype=torch.long)  # the token before the round
             proposal = propose(settings, context=context, output_ids=first, position_ids=places, start=0)
-        laws = torch.stack([call.args[0] for call in drawn.call_args_list], 1)
+        distributions = torch.stack([call.args[0] for call in drawn.call_args_list], 1)
         tokens = proposal.verify_input_ids[0, 1:].numpy()
         logits = torch.stack([torch.from_numpy(target_model(tokens[:t])) for t in range(drafts + 1)])[None].float()
         result = verify(
@@ -53,6 +53,6 @@ def speculation(dtype="bfloat16"):
             temperature=1.0,
             max_proposal_tokens=drafts,
         )
-        return Speculated(result.committed_tokens[0].tolist(), proposal.draft_probs[0], laws[0])
+        return Speculated(result.committed_tokens[0].tolist(), proposal.draft_probs[0], distributions[0])
 
     return speculate

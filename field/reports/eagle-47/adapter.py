@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 
-def add_padding(laws):
-    """Add a token 0 of probability zero to laws [n, V]."""
-    return np.concatenate([np.zeros((len(laws), 1)), laws], 1)
+def add_padding(distributions):
+    """Add a token 0 of probability zero to distributions [n, V]."""
+    return np.concatenate([np.zeros((len(distributions), 1)), distributions], 1)
 
 
 def verifier():
@@ -22,8 +22,8 @@ def verifier():
         tree = borrowed.eagle_tree(tokens + 1, parents, add_padding(q), add_padding(p))
         names = "logits", "candidates", "cart_candidates_prob", "op", "p_indices", "tree_candidates", "b_indices"
         inputs = {name: tree[name] for name in names}
-        best, length, law = evaluate(logits_processor=lambda _, logits: logits, **inputs)
+        best, length, distribution = evaluate(logits_processor=lambda _, logits: logits, **inputs)
         accepted = tree["candidates"][best, 1 : length + 1]
-        return [*(accepted - 1).tolist(), int(torch.multinomial(law, 1)) - 1]
+        return [*(accepted - 1).tolist(), int(torch.multinomial(distribution, 1)) - 1]
 
     return verify

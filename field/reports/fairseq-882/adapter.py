@@ -11,7 +11,7 @@ MEND = {LAST: "last_included = cumsum_mask[:, :, -1:].clamp(0, mask.size(2) - 1)
 
 
 class Words:
-    """A vocabulary of theirs: ours behind a padding token and an unknown one."""
+    """A vocabulary of theirs: ours after a padding token and an unknown one."""
 
     pad = unk = eos = staticmethod(lambda: 0)
 
@@ -31,9 +31,9 @@ def design(models, mend=False):
 
         def step(values, tokens):
             """Draw the next token of each row."""
-            law = (torch.from_numpy(values).float() / temperature).log_softmax(-1)
-            law = torch.nn.functional.pad(law, (2, 0), value=-torch.inf)[:, None]
-            return Sampling(Words(), top_k, top_p).step(0, law, None)[1] - 2
+            distribution = (torch.from_numpy(values).float() / temperature).log_softmax(-1)
+            distribution = torch.nn.functional.pad(distribution, (2, 0), value=-torch.inf)[:, None]
+            return Sampling(Words(), top_k, top_p).step(0, distribution, None)[1] - 2
 
         return borrowed.draw_rows(step, logits, prompts, length)
 

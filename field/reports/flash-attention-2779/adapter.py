@@ -13,7 +13,7 @@ def verifier():
     sample = borrowed.functions("flash_attn/utils/generation.py", *NAMES, **scope)[-1]
 
     def verify(tokens, q, p):
-        logits, logits_draft = (torch.from_numpy(laws).float().log() for laws in (p, q))
+        logits, logits_draft = (torch.from_numpy(distributions).float().log() for distributions in (p, q))
         out, length = sample(logits, logits_draft, torch.from_numpy(tokens), top_k=0)
         return torch.where(torch.arange(out.shape[1]) < length[:, None], out, -1).numpy()
 

@@ -17,13 +17,13 @@ def design(models):
     target, draft = load_logits(models), load_logits(models, "draft_logits")
 
     def make_model(logits, start, length):
-        """Make their model: the law after each prefix of tokens [n], of which theirs reads those from the prompt on."""
+        """Make their model: the distribution after each prefix of tokens [n], of which theirs reads those of the prompt on."""
 
         def model(tokens):
-            laws = np.full((len(tokens), 4), 0.25)
+            distributions = np.full((len(tokens), 4), 0.25)
             for end in range(start, min(len(tokens), start + length - 1) + 1):
-                laws[end - 1] = softmax(logits(tokens[None, :end]))[0]
-            return laws
+                distributions[end - 1] = softmax(logits(tokens[None, :end]))[0]
+            return distributions
 
         return model
 

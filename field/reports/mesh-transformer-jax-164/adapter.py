@@ -1,4 +1,4 @@
-"""mesh-transformer-jax before its top-k was mended: `nucleaus_sample`, on the tiny Llama's logits."""
+"""mesh-transformer-jax before its top-k was fixed: `nucleaus_sample`, on the tiny Llama's logits."""
 
 import borrowed
 import jax
@@ -10,7 +10,7 @@ NAMES = "softmax_sample", "nucleaus_filter", "nucleaus_sample"
 
 
 def design(models, top_k=True):
-    """Make the conditions of the default design; not top_k: without that option. Where it is mended, it still never
+    """Make the conditions of the default design; not top_k: without that option. Where it is fixed, it still never
     leaves out token 0."""
     draw = borrowed.functions("mesh_transformer/sampling.py", *NAMES, jax=jax, jnp=jnp)[2]
     logits = load_logits(models)

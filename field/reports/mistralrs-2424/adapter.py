@@ -44,6 +44,6 @@ def design(models, drafted=True):
     return make_conditions(make_sample(models, drafted), load_logits(models, name="square"), vocab=4, engine=ORDER)
 
 
-def sampler(law, models, drafted=True):
+def sampler(distribution, models, drafted=True):
     """Make a sampler with two drafts a round, which are not counted, or without drafts."""
-    return functools.partial(make_sample(models, drafted), length=law.length, drafts=2)
+    return functools.partial(make_sample(models, drafted), length=distribution.length, drafts=2)

@@ -13,7 +13,7 @@ MEND = {FAULT: f"torch.where(logits_update < 0, logits_update * repetition_penal
 
 
 def design(models, mend=False):
-    """Make the conditions of the default design; the penalty reads prompt and output, behind the temperature."""
+    """Make the conditions of the default design; the penalty reads prompt and output, after the temperature."""
     scope = {"np": np, "torch": torch, "F": torch.nn.functional}
     names = "repetition_penalty", "top_k_logits"
     penalise, cut = borrowed.functions(FILE, *names, replace=MEND if mend else {}, **scope)

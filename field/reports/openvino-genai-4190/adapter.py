@@ -68,6 +68,6 @@ def design(models, drafting="model"):
     return make_conditions(make_sample(models, drafting), load_logits(models, name="square"), vocab=4, engine=ORDER)
 
 
-def sampler(law, models, drafting="model"):
+def sampler(distribution, models, drafting="model"):
     """Make a sampler with three drafts a round, which are not counted."""
-    return functools.partial(make_sample(models, drafting), length=law.length, drafts=3)
+    return functools.partial(make_sample(models, drafting), length=distribution.length, drafts=3)

@@ -3,7 +3,7 @@
 import borrowed
 import numpy as np
 import torch
-from case import load_logits, truncate_laws
+from case import load_logits, truncate_distributions
 from parity_certify import Sampled
 from parity_certify.design import make_conditions
 from parity_certify.processors import softmax
@@ -34,22 +34,25 @@ def design(models, mixed=True):
         seeded = {i: g for i, g in generators.items() if rows and not (mixed and i in unseeded)}
         out = [prompt.tolist() for prompt in prompts]
 
-        def compute_law(logits, i, tokens):
-            """Compute the law [V] of row i after its tokens; behind the tokens that are asked for any will do."""
+        def compute_distribution(logits, i, tokens):
+            """Compute the distribution [V] of row i after its tokens; after those asked for any will do."""
             if len(tokens) >= P + length:
                 return np.full(4, 0.25)
-            return truncate_laws(softmax(logits([tokens]))[0], **options[i])
+            return truncate_distributions(softmax(logits([tokens]))[0], **options[i])
 
         offered = accepted = 0
         while min(map(len, out)) < P + length:
-            tokens, laws = [list(row) for row in out], np.zeros((n, drafts, 4))
+            tokens, distributions = [list(row) for row in out], np.zeros((n, drafts, 4))
             for i in range(n):
                 for k in range(drafts):
-                    laws[i, k] = compute_law(assistant, i, tokens[i])
-                    law = torch.from_numpy(laws[i, k])
-                    tokens[i].append(int(torch.multinomial(law, 1, generator=generators[i])))
-            p = [[compute_law(target, i, tokens[i][: len(out[i]) + k]) for k in range(drafts + 1)] for i in range(n)]
-            p, q = torch.tensor(np.array(p)).float(), torch.from_numpy(laws).float()
+                    distributions[i, k] = compute_distribution(assistant, i, tokens[i])
+                    distribution = torch.from_numpy(distributions[i, k])
+                    tokens[i].append(int(torch.multinomial(distribution, 1, generator=generators[i])))
+            p = [
+                [compute_distribution(target, i, tokens[i][: len(out[i]) + k]) for k in range(drafts + 1)]
+                for i in range(n)
+            ]
+            p, q = torch.tensor(np.array(p)).float(), torch.from_numpy(distributions).float()
             bonus = torch.cat([torch.multinomial(p[i, -1], 1, generator=generators[i]) for i in range(n)])
             drafted = torch.tensor([row[-drafts:] for row in tokens])
             new = verify(p, bonus[:, None], q, drafted, seeded_seqs=seeded)

@@ -20,14 +20,14 @@ def speculation(mend=False):
     def speculate(draft_model, target_model, prefixes, drafts):
         n = len(prefixes)
         request = SimpleNamespace(all_greedy=False, all_random=True, generators={}, temperature=torch.ones(n))
-        tokens, laws = torch.from_numpy(prefixes), []
+        tokens, distributions = torch.from_numpy(prefixes), []
         for _ in range(drafts):
-            token, law = draft(torch.from_numpy(draft_model(tokens)).float(), request)
+            token, distribution = draft(torch.from_numpy(draft_model(tokens)).float(), request)
             tokens = torch.cat([tokens, token[:, None]], 1)
-            laws.append(law)
+            distributions.append(distribution)
         logits = np.stack([target_model(tokens[:, :t]) for t in range(drafts + 1)], 1)
         p = torch.from_numpy(logits).float().softmax(-1)
-        target, q = (x.reshape(n * drafts, -1).contiguous() for x in (p[:, :-1], torch.stack(laws, 1)))
+        target, q = (x.reshape(n * drafts, -1).contiguous() for x in (p[:, :-1], torch.stack(distributions, 1)))
         ends, bonus = torch.arange(1, n + 1) * drafts, torch.multinomial(p[:, -1], 1)
         return verify(tokens.reshape(-1), [drafts] * n, drafts, ends, q, target, bonus, request)
 

@@ -32,12 +32,12 @@ def speculation(shared=True):
         rows, heat, seeds = torch.arange(n), torch.ones(n), torch.randint(2**31, (n,))
         of_drafts = seeds if shared else torch.randint(2**31, (n,))
         tokens, start = torch.from_numpy(prefixes), 5  # tokens in front of the round
-        laws = None
+        distributions = None
         for step in range(drafts):
             logits = torch.from_numpy(draft_model(tokens)).float()
-            laws = torch.zeros(n, drafts, logits.shape[1]) if laws is None else laws
-            places = torch.full((n,), start + step - 1)  # of the hidden state, one behind the token that it is given
-            token = sample_draft(engine, logits, places, rows, heat, of_drafts, torch.tensor(step), laws)
+            distributions = torch.zeros(n, drafts, logits.shape[1]) if distributions is None else distributions
+            places = torch.full((n,), start + step - 1)  # of the hidden state, one after the token that it is given
+            token = sample_draft(engine, logits, places, rows, heat, of_drafts, torch.tensor(step), distributions)
             tokens = torch.cat([tokens, token[:, None]], 1)
         target = np.stack([target_model(tokens[:, :t]) for t in range(drafts + 1)], 1)
         flat = torch.from_numpy(target).float().reshape(n * (drafts + 1), -1)
@@ -45,7 +45,7 @@ def speculation(shared=True):
         drafted = torch.cat([torch.zeros(n, 1, dtype=torch.long), tokens], 1).reshape(-1)
         ends = torch.arange(n + 1) * (drafts + 1)
         requests, places = rows.repeat_interleave(drafts + 1), start + steps
-        out, length = verify(flat, laws, drafted, ends, places, rows, requests, steps, heat, seeds, drafts)
+        out, length = verify(flat, distributions, drafted, ends, places, rows, requests, steps, heat, seeds, drafts)
         return torch.where(torch.arange(drafts + 1) < length[:, None], out, -1)
 
     return speculate

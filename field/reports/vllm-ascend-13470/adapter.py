@@ -31,8 +31,8 @@ def verifier():
         drafted = torch.cat([torch.zeros(n, 1, dtype=torch.long), torch.from_numpy(tokens)], 1).reshape(-1)
         ends, requests = torch.arange(n + 1) * (K + 1), rows.repeat_interleave(K + 1)
         heat, seeds = torch.ones(n), torch.randint(2**31, (n,))
-        laws = torch.from_numpy(q).float().log()
-        out, length = sample(target, laws, drafted, ends, 5 + steps, rows, requests, steps, heat, seeds, K)
+        distributions = torch.from_numpy(q).float().log()
+        out, length = sample(target, distributions, drafted, ends, 5 + steps, rows, requests, steps, heat, seeds, K)
         return torch.where(torch.arange(K + 1) < length[:, None], out, -1).numpy()
 
     return verify

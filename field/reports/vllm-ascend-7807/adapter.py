@@ -19,7 +19,7 @@ def draw_uniforms(num_tokens, num_draft_tokens, generators, device):
 
 
 def verifier(ngram=False, logits=True, names=NAMES, replace=PAGEABLE, **scope):
-    """Make the verifier; ngram: drafts are certain, and their laws are not handed over; logits: the target's laws are
+    """Make the verifier; ngram: drafts are certain, and their distributions are not handed over; logits: the target's are
     handed over as logits, else as probabilities; replace: texts of the file and what is put in their place; scope: more
     that a version's functions find as globals."""
     file = "vllm_ascend/sample/rejection_sampler.py"
@@ -28,7 +28,7 @@ def verifier(ngram=False, logits=True, names=NAMES, replace=PAGEABLE, **scope):
 
     def verify(tokens, q, p):
         n, K, V = q.shape
-        drafts, laws = torch.from_numpy(tokens).reshape(-1), torch.from_numpy(q).float().reshape(-1, V)
+        drafts, distributions = torch.from_numpy(tokens).reshape(-1), torch.from_numpy(q).float().reshape(-1, V)
         target = torch.from_numpy(p[:, :K]).float().reshape(-1, V)
         if logits:  # about zero, as a model's are
             target = target.log()
@@ -36,6 +36,6 @@ def verifier(ngram=False, logits=True, names=NAMES, replace=PAGEABLE, **scope):
         bonus = torch.multinomial(torch.from_numpy(p[:, K]), 1)
         request = SimpleNamespace(all_greedy=False, all_random=True, generators={}, temperature=torch.ones(n))
         ends = torch.arange(1, n + 1) * K
-        return sample(drafts, [K] * n, K, ends, None if ngram else laws, target, bonus, request).numpy()
+        return sample(drafts, [K] * n, K, ends, None if ngram else distributions, target, bonus, request).numpy()
 
     return verify
