@@ -6,8 +6,7 @@
     verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
     command --law law.json -- ./engine law.json                                 any language, over stdin and stdout
     samples FILE --law law.json                                                 samples drawn elsewhere
-    law --out law.json                                                                   a table model for an engine's
-                                                                                         tests
+    law --out law.json                                                          a table model for an engine's tests
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
