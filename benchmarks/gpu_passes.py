@@ -256,7 +256,7 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
             condition = model.conditions(tokens, order, rank, rank)
             path = make_path_noise(noise, "sample", rank, model.steps, model.dim)
             network = measure_ms(partial(model.conditions, tokens, order, rank, rank), device)
-            head = measure_ms(partial(model.probs, condition, path), device, 3)
+            head = measure_ms(partial(model.distribution, condition, path), device, 3)
         yield {"network": name, "ms network": network, "ms head": head}
     for name, sizes in (TEXT if cuda else SMALL_TEXT).items():
         net = make_random_network(lambda sizes=sizes: build(sizes), device, dtype)

@@ -120,17 +120,17 @@ def copy_cell(folder: Path, old: Cell, new: Cell, n: int, times: int) -> None:
     columns = {name: repeat_rows(lengthen(x, name, times), n) for name, x in (shard.columns | added).items()}
     columns |= {"ids": ids, "tokens": rng.integers(VOCAB, size=columns["tokens"].shape, dtype=np.int32)}
     write_shard(target / "shards/0-of-1.npz", columns, shard.provenance)
-    probs = {"top1": read_arrays(source / "laws.npz")["top1"].astype(np.float32)}
+    probs = {"top1": read_arrays(source / "probs.npz")["top1"].astype(np.float32)}
     probs["logp"] = np.log(probs["top1"].astype(float))
     features = read_arrays(source / "features.npz") | {"logp": probs["logp"]}
-    for name, arrays in (("laws", probs), ("features", features)):
+    for name, arrays in (("probs", probs), ("features", features)):
         repeated = {key: repeat_rows(lengthen(x, key, times), n) for key, x in arrays.items()}
         write_arrays(target / f"{name}.npz", **repeated | {"ids": ids})
-    images = folder / f"pictures-{n}.npz"  # cells have the same images
+    images = folder / f"images-{n}.npz"  # cells have the same images
     if not images.exists():
-        pixels = repeat_rows(read_arrays(source / "pictures/0-of-1.npz")["pixels"], n)
+        pixels = repeat_rows(read_arrays(source / "images/0-of-1.npz")["pixels"], n)
         write_arrays(images, ids=ids, pixels=pixels)
-    link(images, target / "pictures/0-of-1.npz")
+    link(images, target / "images/0-of-1.npz")
     constant = {name: np.full(n, new.spec[name]) for name in ("model", "method", "seed")}
     by_pass = [row[row > 0] for row in columns["kept"]]
     rows = {"nfe": columns["nfe"], "nodes": columns["nodes"], "kept": by_pass, "step": list(columns["step"])}
@@ -200,8 +200,8 @@ def measure_cell(settings: Config, here: Path, base: Path) -> dict[str, Any]:
     )
     manifest = Path(next(iter(paths.manifests(settings).values())))
     reference = next(Path("results/reference/discrete").rglob("*.npz"))
-    files = {"shards": [here / "shards/0-of-1.npz"], "image_files": [here / "pictures/0-of-1.npz"]}
-    files |= {"probs_file": here / "laws.npz", "checkpoint": manifest, "reference": reference}
+    files = {"shards": [here / "shards/0-of-1.npz"], "image_files": [here / "images/0-of-1.npz"]}
+    files |= {"probs_file": here / "probs.npz", "checkpoint": manifest, "reference": reference}
     measure("discrete", here, **files)
     arrays = read_arrays(here / "features.npz")
     rolled = {name: column if name == "ids" else np.roll(column, 1, 0) for name, column in arrays.items()}

@@ -147,7 +147,7 @@ def test_an_unknown_fault_is_none_of_the_named():
 
 def test_the_default_draws_reach_the_default_margin_on_every_target():
     defaults = {name: p.default for name, p in inspect.signature(certify).parameters.items()}
-    distributions = [np.asarray(target.distribution).ravel() for target in targets("full")]
+    distributions = [np.asarray(target.probs).ravel() for target in targets("full")]
     most = max(needed(p / p.sum(), defaults["margin"]) for p in distributions)
     assert EqualitySpec().margin_tv == defaults["margin"]
     assert most <= defaults["n"] == EqualitySpec().n

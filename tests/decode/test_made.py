@@ -81,7 +81,7 @@ class Workplace:
     def run_layers(self, shards, folder):
         inputs = [self.folder / "0.npz", self.folder / "1.npz"]
         files = (shards, inputs, self.folder / "manifest.json")
-        probs = folder / "laws.npz"
+        probs = folder / "probs.npz"
         rows = run_layer("teacher_forced", CellFiles("discrete", folder, SETTINGS, *files, None, None, probs))["rows"]
         write_arrays(folder / "features.npz", ids=self.inputs["ids"], logp=read_arrays(probs)["logp"])
         baseline = self.folder / "ar-00000000"

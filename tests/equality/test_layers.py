@@ -76,7 +76,7 @@ class Workplace:
         layer = layer.replace("-", "_")
         declared = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
         names = (*declared["READS"], *declared["WRITES"])
-        probs = folder / "laws.npz" if "probs" in names else None
+        probs = folder / "probs.npz" if "probs" in names else None
         files = (
             [folder / "shards/0-of-1.npz"] if "shards" in names else [],
             [self.folder / "inputs.npz"] if "inputs" in names else [],

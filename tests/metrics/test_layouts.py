@@ -31,7 +31,7 @@ def write_cell(folder, captions, repeats):
         columns = {name: np.zeros((n, 2) if name in ("tokens", "step") else n) for name in NEEDED}
         shard_captions = np.array([captions[int(i[:5])] for i in shard_ids])
         write_shard(folder / f"shards/{k}-of-2.npz", columns | {"ids": shard_ids, "captions": shard_captions}, {})
-        write_arrays(folder / f"pictures/{k}-of-2.npz", ids=shard_ids, pixels=pixels[indices])
+        write_arrays(folder / f"images/{k}-of-2.npz", ids=shard_ids, pixels=pixels[indices])
     return folder
 
 

@@ -50,11 +50,11 @@ def write_images(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path
     kind_module = {"discrete": discrete, "continuous": continuous}[kind]
     write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
     pixels = kind_module.draw([prompts], N, manifest)
-    write_arrays(folder / "pictures.npz", ids=make_columns(4)["ids"], pixels=pixels)
+    write_arrays(folder / "images.npz", ids=make_columns(4)["ids"], pixels=pixels)
     write_json(folder / "manifest.json", manifest)
     arguments = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
     images.write_reference(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **arguments))
-    return {"image_files": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
+    return {"image_files": [folder / "images.npz"], "reference": folder / "reference.npz"}
 
 
 def write_discrete_cell(folder: Path, manifest: dict) -> dict:
@@ -62,8 +62,8 @@ def write_discrete_cell(folder: Path, manifest: dict) -> dict:
     columns = make_columns(16) | {"captions": np.array(["a large red circle on a white background"] * N)}
     columns |= {"nfe": np.full(N, 15), "nodes": np.full(N, 32), "kept": np.ones((N, 16), int)}
     columns["first_seconds"] = np.full(N, 0.1)
-    write_arrays(folder / "laws.npz", ids=columns["ids"], logp=np.log(np.full((N, 16), 0.25)))
-    return {"columns": columns, "probs_file": folder / "laws.npz", **write_images("discrete", folder, manifest)}
+    write_arrays(folder / "probs.npz", ids=columns["ids"], logp=np.log(np.full((N, 16), 0.25)))
+    return {"columns": columns, "probs_file": folder / "probs.npz", **write_images("discrete", folder, manifest)}
 
 
 def write_continuous_cell(folder: Path, manifest: dict) -> dict:
@@ -84,11 +84,11 @@ def write_anysubset_cell(folder: Path, manifest: dict) -> dict:
     task = tasks.build("infilling", settings, load(manifest).words)
     inputs = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
     write_arrays(folder / "task.npz", **inputs, extra=np.array(dump_canonical(task.extra)))
-    write_arrays(folder / "laws.npz", ids=inputs["ids"], logp=-np.arange(float(N)))
+    write_arrays(folder / "probs.npz", ids=inputs["ids"], logp=-np.arange(float(N)))
     counts = {"nfe": 4, "aux": 0, "loops": 2, "accepted_drafts": 4, "missing": 8}
     columns = make_columns(16) | {"ids": inputs["ids"], "tokens": task.tokens, "end": task.end}
     columns |= {name: np.full(N, count) for name, count in counts.items()}
-    return {"columns": columns, "probs_file": folder / "laws.npz", "inputs": [folder / "task.npz"]}
+    return {"columns": columns, "probs_file": folder / "probs.npz", "inputs": [folder / "task.npz"]}
 
 
 CELLS = {"discrete": write_discrete_cell, "anysubset": write_anysubset_cell, "continuous": write_continuous_cell}

@@ -300,14 +300,14 @@ def write_cell(tmp_path, pixels, captions=CAPTIONS):
     folder = tmp_path / "xl/ar-00000000"
     write_json(folder / "spec.json", {"model": "xl", "method": "ar", "seed": 0, "options": {}, "prompts": "0"})
     write_shard(folder / "shards.npz", columns, {})
-    write_arrays(folder / "pictures.npz", ids=ids, pixels=pixels)
+    write_arrays(folder / "images.npz", ids=ids, pixels=pixels)
     write_json(folder / "manifest.json", {"source": "files", "family": "llamagen", "files": {}, "network": {}})
     return folder
 
 
 def measure_cell(folder, networks=(), reference=None, protocol="clean"):
     """Run `measure` on a cell under a protocol of quality and return its figures."""
-    files = {"shards": [folder / "shards.npz"], "image_files": [folder / "pictures.npz"], "networks": networks}
+    files = {"shards": [folder / "shards.npz"], "image_files": [folder / "images.npz"], "networks": networks}
     files |= {"checkpoint": folder / "manifest.json", "reference": reference}
     measure("discrete", folder, protocol=protocol, **files)
     return read_json(folder / "metrics.json")

@@ -25,9 +25,9 @@ def test_a_tabular_mixture_has_its_mixtures_densities(dimensions):
     mixture, rng = random_mixture(np.random.default_rng(0), 3, 4, dimensions), np.random.default_rng(1)
     m, tokens = TabularMixture(mixture, 6), rng.standard_normal((6, 4, dimensions))
     positions = torch.arange(4).expand(6, -1)
-    probs = m.probs(m.conditions(torch.from_numpy(tokens), positions, positions, positions), None)
+    distribution = m.distribution(m.conditions(torch.from_numpy(tokens), positions, positions, positions), None)
     x = rng.standard_normal((6, 4, dimensions))
-    densities = probs.log_density(torch.from_numpy(x).flatten(0, 1)).exp().view(6, 4).numpy()
+    densities = distribution.log_density(torch.from_numpy(x).flatten(0, 1)).exp().view(6, 4).numpy()
     for i in range(4):
         assert np.allclose(densities[:, i], mixture.density(tokens[:, :i], x[:, i]), rtol=1e-12)
         assert i == 0 or not np.allclose(densities[:, i], mixture.density(tokens[::-1, :i], x[:, i]))

@@ -177,7 +177,7 @@ def write_image(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
     step = jump.cumsum(1).astype(np.int16)
     pixels = np.stack([scenes.draw_ground_truth(scenes.draw_example(i)[0], i) for i in range(n)])
     pieces = np.split(np.arange(n), len(shards))
-    for piece, file, images in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
+    for piece, file, images in zip(pieces, shards, paths.pieces(settings, cell, "images"), strict=True):
         ids = [str(i) for i in piece]
         drawn = np.full_like(step[piece], int(cell.key, 16) % 1000)  # cells have different tokens
         write_tokens(root / file, ids, step[piece], drawn, captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
@@ -237,7 +237,7 @@ def write_vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Gener
     shard = root / paths.pieces(settings, cell, "shards")[0]
     write_tokens(shard, [str(i) for i in range(n)], np.ones((n, PLACES), np.int16))
     pixels = rng.integers(0, 255, (n, 16, 16, 3), dtype=np.uint8)
-    write_arrays(root / paths.pieces(settings, cell, "pictures")[0], ids=np.arange(n), pixels=pixels)
+    write_arrays(root / paths.pieces(settings, cell, "images")[0], ids=np.arange(n), pixels=pixels)
 
 
 def write_papers(file: Path) -> Path:

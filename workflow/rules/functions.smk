@@ -234,8 +234,8 @@ def list_measured_files(kind, folder="results/cells/{kind}/{name}"):
     """List what measuring a cell leaves in its folder."""
     n = paths.jobs(EXPERIMENT, kind)
     names = ["spec.json", "metrics.json", "features.npz", "records.parquet", "equality.json"]
-    names += ["laws.npz"] if any("probs" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
-    names += [f"pictures/{k}-of-{n}.npz" for k in range(n)] if has_images(kind) else []
+    names += ["probs.npz"] if any("probs" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
+    names += [f"images/{k}-of-{n}.npz" for k in range(n)] if has_images(kind) else []
     return [f"{folder}/{name}" for name in names]
 
 

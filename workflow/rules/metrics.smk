@@ -3,8 +3,8 @@
 REQUIRED INPUTS  shards and inputs of a cell, the checkpoint manifest; of another cell, the features that it is compared with
 OUTPUTS          results/reference/...npz                                        images to compare with, and features
                  results/cells/<kind>/<model>/<method>-<key>/spec.json           what was asked for
-                 results/cells/<kind>/<model>/<method>-<key>/pictures/<k>.npz    ids and pixels
-                 results/cells/<kind>/<model>/<method>-<key>/laws.npz            what the target gave the cell's tokens
+                 results/cells/<kind>/<model>/<method>-<key>/images/<k>.npz      ids and pixels
+                 results/cells/<kind>/<model>/<method>-<key>/probs.npz           what the target gave the cell's tokens
                  results/cells/<kind>/<model>/<method>-<key>/metrics.json        speed, likelihood, quality
                  results/cells/<kind>/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
                  results/cells/<kind>/<model>/<method>-<key>/records.parquet     a row per image or text

@@ -164,7 +164,7 @@ def layers(cell: Cell) -> str:
 
 def probs(cell: Cell) -> str:
     """Return the path of what the target gave a cell's tokens: their log-probabilities, and more by kind."""
-    return f"{folder(cell)}/laws.npz"
+    return f"{folder(cell)}/probs.npz"
 
 
 def accuracy(task_kind: str, key: str) -> str:

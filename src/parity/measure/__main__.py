@@ -6,8 +6,8 @@ python -m parity.measure --kind discrete --spec JSON --layers '{"paired": {"seed
 Writes to the cell's folder
 
     spec.json                what was asked for
-    pictures/<k>-of-<n>.npz  ids and pixels, of a model of images
-    laws.npz                 what the target gave the cell's tokens, where a layer WRITES distributions
+    images/<k>-of-<n>.npz    ids and pixels, of a model of images
+    probs.npz                what the target gave the cell's tokens, where a layer WRITES distributions
     metrics.json             speed, likelihood, quality
     features.npz             a row per image or text, for the paired tests
     records.parquet          a row per image or text
@@ -101,8 +101,8 @@ def main() -> None:
     pin_threads(a.threads)
     device, begin = take_device(a.device), time.perf_counter()
     write_json(a.cell / "spec.json", complete(a.kind, a.spec, read_manifest(a.checkpoint)["family"]))
-    images = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures", a.render_batch)
-    probs = a.cell / "laws.npz"
+    images = render(a.kind, a.shards, a.checkpoint, device, a.cell / "images", a.render_batch)
+    probs = a.cell / "probs.npz"
     paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, probs, device)
 
     def run(names: list[str]) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def shard_files(cell: Path) -> list[Path]:
 def read_images(cell: Path) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield id, caption and pixels of each of a cell's images, in order, reading a file at a time."""
     for file in shard_files(cell):
-        rows, shard = read_rows(cell / "pictures" / file.name), read_shard(file)
+        rows, shard = read_rows(cell / "images" / file.name), read_shard(file)
         yield from zip(shard.ids.astype(str), shard.captions.astype(str), rows["pixels"], strict=True)
 
 

@@ -101,7 +101,7 @@ class Files:
     def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
         """Read a cell's images, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
         read: list[np.ndarray] = []
-        for piece in paths.pieces(self.settings, cell, "pictures"):
+        for piece in paths.pieces(self.settings, cell, "images"):
             missing = None if first is None else first - sum(map(len, read))
             if missing != 0:
                 read.append(read_arrays(self.root / piece)["pixels"][:missing])

@@ -142,7 +142,7 @@ def check_tokens(
     layers = list_layers(kind, spec)
     baseline = decode(plain) if any("baseline" in layer["READS"] for layer in layers.values()) else None
     with tempfile.TemporaryDirectory() as folder:
-        cell = decode(spec, baseline=baseline, probs_file=Path(folder, "laws.npz"))
+        cell = decode(spec, baseline=baseline, probs_file=Path(folder, "probs.npz"))
         for name in layers:
             found += run_layer(name, cell)["rows"]
     lossless = claim(kind, spec["method"], spec["options"]) == "lossless"
