@@ -200,7 +200,7 @@ def test_files_of_a_reference_that_are_left_out_are_counted(tmp_path):
     (tmp_path / "99.png").hardlink_to(tmp_path / "00.png")
     (tmp_path / "more").mkdir()
     (line,) = describe_left_out(config)
-    reasons = "2 files .gif, 1 files without a suffix, 1 folders, 1 links to nothing, 1 images after the first 70"
+    reasons = "2 files .gif, 1 files without a suffix, 1 folders, 1 images after the first 70, 1 links to nothing"
     assert line == f"image.reference = {str(tmp_path)!r}: left out: {reasons}"
 
 
