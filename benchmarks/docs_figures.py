@@ -27,7 +27,6 @@ from typing import Any
 import pandas as pd
 
 from parity.base.machine import read_processor
-from parity.experiment.options import declaration
 from parity.metrics.estimates import PERCENT, Z
 from parity.report.blocks import Entry
 from parity.report.collect import follows_plain, group_same, name_group
@@ -46,7 +45,7 @@ from parity.report.cost import (
 from parity.report.figures import draw_speed_by_distance
 from parity.report.front_table import make_image_columns
 from parity.report.order import order_images
-from parity.report.tables import BUSY, Column, find_mark, show_bound
+from parity.report.tables import BUSY, Column, find_mark
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -271,46 +270,6 @@ def format_fastest(t: pd.DataFrame) -> str:
     return f"{image}\n\n{format_table(lines)}"
 
 
-def format_decoders(t: pd.DataFrame) -> str:
-    """Write a table of decoders by year of publication: claim, verdict, how many times fewer passes each takes, and how
-    many times fewer calls if a speculator's count as well."""
-    counts = ("passes, or calls in sequence, against plain decoding", "with a speculator's calls")
-    lines = [("year", "decoder", "claim", "verdict", *counts)]
-    rows = t[t["role"] == "method"].drop_duplicates(["kind", "label"]).itertuples()
-    for year, r in sorted(((find_year(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
-        ratio = r.depth_ratio if r.kind == "continuous" else r.nfe_ratio
-        called = r.calls * r.nfe_ratio / r.nfe if r.draft_calls and r.kind == "discrete" else math.nan
-        saved = (compare_counts(ratio), compare_counts(called))
-        lines.append((year, f"`{r.label}`{mark(r)}", r.claim, format_verdict(r), *saved))
-    note = (
-        "Verdicts are of small models: of images and texts, tables of 4 to 6 tokens; of vectors, mixtures of Gaussians"
-        " in place of a diffusion head."
-    )
-    return f"{format_table(lines)}\n\n{note}"
-
-
-def compare_counts(ratio: float) -> str:
-    """Say how many times fewer, or more, calls a ratio to plain decoding's is; "" if it is missing."""
-    if pd.isna(ratio):
-        return ""
-    return f"{1 / ratio:.1f} times fewer" if ratio <= 1 else f"{ratio:.1f} times more"
-
-
-def find_year(kind: str, method: str) -> str:
-    """Find the first year that the SOURCE of a decoder's module names; "" if it names none."""
-    return (re.findall(r"\b20\d\d\b", declaration(kind, method).SOURCE) or [""])[0]
-
-
-def format_verdict(r: Any) -> str:
-    """Write a verdict with its total variation, or with the bound if it is certified; "not tested" if there is none."""
-    if r.verdict_kind == "lossy" and not pd.isna(r.tv):
-        interval = "" if pd.isna(r.tv_low) else f" ({r.tv_low:.2f} to {r.tv_high:.2f})"
-        return f"lossy: TV = {r.tv:.2f}{interval}"
-    if r.verdict_kind == "certified":
-        return f"{r.verdict}, TV ≤ {show_bound(r.tv_bound).text}"
-    return "not tested" if pd.isna(r.verdict) else str(r.verdict)
-
-
 def format_continuous(t: pd.DataFrame) -> str:
     """Write a table of the methods on vectors: share of images whose class is read right, accepted drafts,
     evaluations of the target, speed, and tests of the distribution of one token."""
@@ -333,14 +292,6 @@ def format_continuous(t: pd.DataFrame) -> str:
         name = "plain sampling" + ", another seed" * (r.role == "control") if r.role != "method" else f"`{r.label}`"
         how = " (predicted)" * (r.speedup_how == "predicted")
         lines.append((name, read, drafts, evaluations, f"{r.speedup:.2f}{how}", probs))
-    return format_table(lines)
-
-
-def format_waits(t: pd.DataFrame) -> str:
-    """Write a table of the share of a batch's passes that refilling it would save, by method, the least first."""
-    lines = [("method", "of these images", "of a long queue")]
-    for r in sorted(t[t["waits"].notna() & (t["role"] == "method")].itertuples(), key=lambda r: r.waits_long):
-        lines.append((f"`{r.label}`", f"{100 * r.waits:.0f}%", f"{100 * r.waits_long:.0f}%"))
     return format_table(lines)
 
 
@@ -479,9 +430,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "images": ("full", format_images),
     "budgets": ("budget", format_budgets),
     "fastest": ("budget", format_fastest),
-    "decoders": ("full", format_decoders),
     "continuous": ("full", format_continuous),
-    "waits": ("full", format_waits),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
     "speculator-sizes": ("speculator-sizes", format_speculator_sizes),

@@ -196,7 +196,10 @@ def format_factors() -> str:
 def format_predicted(predicted: list[dict[str, Any]]) -> str:
     """Format the predictions beside the reports."""
     heads = ["decoder", "model and GPU", "reported s", "tokens", "passes", "s of tokens, host-bound", "memory-bound"]
-    lines = ["| " + " | ".join([*heads, "s of the image", "times as fast if tokens cost nothing"]) + " |", "|---" * 9 + "|"]
+    lines = [
+        "| " + " | ".join([*heads, "s of the image", "times as fast if tokens cost nothing"]) + " |",
+        "|---" * 9 + "|",
+    ]
     for row, (report, method) in zip(predicted, [(r, m) for r in REPORTS for m in METHODS], strict=True):
         ends = [(row[f"{key}, least"], row[f"{key}, most"]) for key in ("passes", "host", "memory", "whole")]
         rest = report.whole - report.drawing

@@ -1,7 +1,7 @@
 """Real length: what lossless decoders of images do over as many positions as published models have.
 
     python benchmarks/length.py networks --keep length-networks   tokens against plain decoding's, on random networks
-    python benchmarks/length.py laws --keep length-laws           the long layer, on models whose distribution is known
+    python benchmarks/length.py laws --keep length-laws           the long layer, on models of known distribution
     python benchmarks/length.py growth --keep length-growth       what grows with the length, and how fast
 
 `networks` decodes with tiny networks in the published layouts, of random weights and images of the published sizes.

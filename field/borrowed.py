@@ -93,8 +93,9 @@ def list_paths(parents: np.ndarray) -> list[list[int]]:
 def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray) -> dict[str, Any]:
     """Convert a tree, D tokens deep, to what EAGLE and its like hand to `evaluate_posterior`; the root is token 0.
 
-    candidates, cart_candidates_prob [paths, D + 1]; logits [paths, D + 1, V]; op: draft probabilities of each depth's
-    parents; p_indices: which of them a node was drawn from; b_indices: its earlier siblings; tree_candidates [1, N + 1].
+    candidates, cart_candidates_prob [paths, D + 1]; logits [paths, D + 1, V]; op: draft probs of each depth's
+    parents; p_indices: which of them a node was drawn from; b_indices: its earlier siblings; tree_candidates
+    [1, N + 1].
     """
     import torch
 

@@ -1,6 +1,6 @@
 """The field: public implementations under judgement, a folder each (field/README.md says what stands in one).
 
-    python field/frame.py models --out DIR                  tiny checkpoints, their distributions, by this Python (torch)
+    python field/frame.py models --out DIR                  tiny checkpoints and distributions, by this Python (torch)
     python field/frame.py environment NAME --out FILE       its virtual environment and its clone, made once
     python field/frame.py judge NAME --environment FILE --models DIR --out FILE      every case, its reproduction
 
@@ -216,9 +216,9 @@ def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> di
 
 
 def write_models(out: Path) -> None:
-    """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's distribution of
-    3 tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers, with
-    its distribution, and "mamba", which has a recurrent state."""
+    """Write a tiny Llama, unless it exists, two draft models (one with its own tokenizer), and the Llama's distribution
+    of 3 tokens after two prompts of 3 and of 10 tokens; also "square", whose heads together are as wide as its layers,
+    with its distribution, and "mamba", which has a recurrent state."""
     import numpy as np
     from parity_certify import models
     from parity_certify.adapters import transformers

@@ -11,7 +11,7 @@ ROUNDS = 3  # number of tokens drawn
 
 
 def distribution(case, models):
-    """Compute the tiny Llama's distribution; a penalty divides positive logits of earlier tokens, multiplies negative."""
+    """Compute the tiny Llama's distribution; a penalty divides positive logits of earlier tokens, multiplies others."""
     penalty, temperature = case["options"].get("penalty", 1.0), case["options"].get("temperature", 1.0)
     model, _ = load_model(models / "llama")
     with np.load(models / "llama-law-3.npz") as saved:

@@ -17,7 +17,7 @@ def design(models):
     target, draft = load_logits(models), load_logits(models, "draft_logits")
 
     def make_model(logits, start, length):
-        """Make their model: the distribution after each prefix of tokens [n], of which theirs reads those of the prompt on."""
+        """Make their model: the distribution after each prefix of tokens [n]; theirs reads those of the prompt on."""
 
         def model(tokens):
             distributions = np.full((len(tokens), 4), 0.25)

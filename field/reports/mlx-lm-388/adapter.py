@@ -17,8 +17,8 @@ from parity_certify.design import make_conditions
 
 
 def design(models, mend=False):
-    """Make the conditions of the default design, under the distribution that mlx-lm defines from 0.26.4 on: top-p of all
-    tokens, then top-k, then the temperature; mend: top-k comes last here, too."""
+    """Make the conditions of the default design, under the distribution that mlx-lm defines from 0.26.4 on: top-p of
+    all tokens, then top-k, then the temperature; mend: top-k comes last here, too."""
     model = utils.load_model(Path(models) / "llama")[0]
 
     def sample(prompts, seed, *, length, temperature=1.0, top_k=0, top_p=0.0, min_p=0.0, repetition_penalty=1.0):

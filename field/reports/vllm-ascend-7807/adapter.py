@@ -19,9 +19,9 @@ def draw_uniforms(num_tokens, num_draft_tokens, generators, device):
 
 
 def verifier(ngram=False, logits=True, names=NAMES, replace=PAGEABLE, **scope):
-    """Make the verifier; ngram: drafts are certain, and their distributions are not handed over; logits: the target's are
-    handed over as logits, else as probabilities; replace: texts of the file and what is put in their place; scope: more
-    that a version's functions find as globals."""
+    """Make the verifier; ngram: drafts are certain, and their distributions are not handed over; logits: the target's
+    are handed over as logits, else as probabilities; replace: texts of the file and what is put in their place; scope:
+    more that a version's functions find as globals."""
     file = "vllm_ascend/sample/rejection_sampler.py"
     scope = SCOPE | {"generate_uniform_probs": draw_uniforms} | scope
     sample = borrowed.functions(file, *names, replace=replace, **scope)[-1]

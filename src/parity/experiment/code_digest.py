@@ -94,8 +94,8 @@ def digest_module(module: str) -> str:
     top = module.partition(".")[0]
     if not module.endswith(".py") and top not in OWN:
         folder = ROOTS[top] / top
-        files = set(folder.rglob("*.py")) if folder.is_dir() else {file}
-        return digest_files(ROOTS[top], sorted(files.union(INSTALLED.get(top, ()))))
+        own = folder.rglob("*.py") if folder.is_dir() else [file]
+        return digest_files(ROOTS[top], sorted({*own, *INSTALLED.get(top, ())}))
     if file.name == "__init__.py":
         files = sorted(p for p in file.parent.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
         return digest_files(file.parent, files)
