@@ -267,6 +267,8 @@ def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
             ax.scatter(row[x], y, s=compute_area(row), lw=0, **look)
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
     ax.set(xscale="log", ylabel="speed of one image, times plain decoding's")
+    top = 1.5 * max(1.0, float(methods["speedup_single"].max()))  # a busy machine's interval goes on past the frame
+    ax.set_ylim(0, min(ax.get_ylim()[1], top))
     ax.minorticks_off()
     return figure, data
 
@@ -288,7 +290,8 @@ def name_marks(figure: Figure, data: pd.DataFrame, x: str) -> Drawing:
     for row, kind in zip(list_records(methods), choose_verdicts(methods), strict=True):
         down, up = find_interval(row, "speedup_single")
         y, radius = row["speedup_single"], math.sqrt(compute_area(row)) / 2
-        labels.append(Named(row[x], y, row["label"], VERDICTS.get(kind, GREYS[1]), radius, (y - down, y + up)))
+        ends = max(y - down, 0.0), min(y + up, figure.axes[0].get_ylim()[1])
+        labels.append(Named(row[x], y, row["label"], VERDICTS.get(kind, GREYS[1]), radius, ends))
     name_points(figure, {figure.axes[0]: labels}, legend=True)
     return figure, data
 
