@@ -1,7 +1,7 @@
 """Distributions: the probability of every sequence after every prompt, by enumeration; and distributions in files.
 
     target_distribution(f, vocab=4, length=4, prompts=...)        f: prefixes [n, P + t] -> probabilities [n, V]
-    write_distribution(distribution, "law.json", draft=tables)    a small table model that an engine in any language reads
+    write_distribution(distribution, "law.json", draft=tables)    a small table model for engines in any language
     read_distribution("law.json")                                 its draft is distribution.extra["draft"]
 
 A distribution is a table of conditionals, a row for each prefix in this order: the empty one, those of one token, of
