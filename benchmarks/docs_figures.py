@@ -350,31 +350,6 @@ def describe_tokens(rows: pd.DataFrame) -> str:
     return "plain decoding's" if not n else f"except {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
 
 
-def format_length_costs(t: pd.DataFrame) -> str:
-    """Write a table by method of CPU-milliseconds a pass, and of caches, at each length, in float64."""
-    rows = t[t["dtype"] == "float64"]
-    lengths = list(dict.fromkeys(rows["positions"]))
-    units = ("ms a pass", "KiB a position and image")
-    lines = [("method", *(f"{unit}, {length:,}" for unit in units for length in lengths))]
-    for variant, group in rows.groupby("variant", sort=False):
-        of = group.set_index("positions")
-        passes = [
-            f"{1000 * of['cpu_seconds'][n] / of['batch_passes'][n]:.1f}" if n in of.index else "" for n in lengths
-        ]
-        caches = [f"{of['cache'][n] / n / of['rows'][n] / 1024:.1f}" if n in of.index else "" for n in lengths]
-        lines.append((name_option_set(str(variant)), *passes, *caches))
-    return format_table(lines)
-
-
-GROWING = {
-    "plan": "planning",
-    "store": "rows of a cell stored, looked up and joined",
-    "measure": "metrics and paired tests of a cell",
-    "test": "teacher-forced tests of a cell, beside the network",
-    "report": "the report of all cells",
-}
-
-
 def format_growth(t: pd.DataFrame) -> str:
     """Write a table by part of CPU-seconds and peak MiB at each number of images."""
     values = list(dict.fromkeys(t["images"]))
@@ -436,7 +411,6 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "speculator-sizes": ("speculator-sizes", format_speculator_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
-    "length-costs": ("length-networks", format_length_costs),
     "many-pictures": ("many-pictures", format_growth),
 }
 
