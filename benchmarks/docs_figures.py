@@ -350,6 +350,15 @@ def describe_tokens(rows: pd.DataFrame) -> str:
     return "plain decoding's" if not n else f"except {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
 
 
+GROWING = {
+    "plan": "planning",
+    "store": "rows of a cell stored, looked up and joined",
+    "measure": "metrics and paired tests of a cell",
+    "test": "teacher-forced tests of a cell, beside the network",
+    "report": "the report of all cells",
+}
+
+
 def format_growth(t: pd.DataFrame) -> str:
     """Write a table by part of CPU-seconds and peak MiB at each number of images."""
     values = list(dict.fromkeys(t["images"]))
