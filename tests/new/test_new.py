@@ -14,6 +14,7 @@ from parity.decode.continuous import record as record_vectors
 from parity.experiment import options
 from parity.experiment.module_metadata import find_folder
 from parity.new import __main__ as new
+from parity.new.outside import DRAFTED
 from tests import tables
 from tests.workflow.conftest import ROOT
 
@@ -116,3 +117,9 @@ def test_the_page_shows_the_whole_file(folder):
     new.write_decoder("mine", "discrete", "")
     text = (folder / "decoders/src/parity_decoders/discrete/mine.py").read_text()
     assert f"```python\n{text}```\n" in (ROOT / "docs/start/decoder.md").read_text()
+
+
+def test_the_page_shows_the_drafted_decoder_as_it_is_written():
+    text = DRAFTED.format(name="mine")
+    function = text[text.index("@torch.inference_mode()") :]
+    assert f"```py\n{function}```\n" in (ROOT / "docs/howto/decoders-of-others.md").read_text()
