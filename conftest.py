@@ -1,12 +1,10 @@
 """Settings of every test, here and in the two packages: one thread, as jobs run side by side and results must not
-depend on it; the kernels of AVX2, whatever more the processor has, as golden tokens and equal rows of other batches
-turn on rounding, and training would take bfloat16; and the CPU, unless CUDA_VISIBLE_DEVICES is set, as in
+depend on it; and the CPU, unless CUDA_VISIBLE_DEVICES is set, as in
 `CUDA_VISIBLE_DEVICES=0 pytest tests/decode/test_cuda.py`."""
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import pytest

@@ -3,14 +3,21 @@
 from typing import Any
 
 import pytest
+import torch
 
 from parity.base.files import read_json
 from parity.experiment.code_digest import ENGINE
 from tests.decode.golden import FAMILIES, GOLDEN, LONG, Golden, list_differences, read_golden
 
 
+KERNELS = torch.backends.cpu.get_cpu_capability()  # those of AVX-512 round otherwise than AVX2's, of which the file is
+ROUNDS = ("harmon",)  # families whose vectors this changes
+
+
 @pytest.mark.parametrize("family", [pytest.param(f, marks=[pytest.mark.long] * (f in LONG)) for f in FAMILIES])
 def test_tokens_passes_and_nodes_are_those_recorded(family, tmp_path):
+    if family in ROUNDS and KERNELS != "AVX2":
+        pytest.skip(f"recorded with the kernels of AVX2, not of {KERNELS}: ATEN_CPU_CAPABILITY=avx2 pytest ...")
     assert not list_differences(read_golden(family), dict(Golden(family, tmp_path).generate()))
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -143,7 +144,9 @@ def test_rows_are_the_documents_with_separators_between_them(corpus):
     assert pieces.encode("on xylophone")[1] == pieces.tokenizer.unk_token_id
 
 
-def test_a_batch_in_parts_has_the_gradient_of_the_whole():
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(monkeypatch):
+    """In float32: where the processor has bfloat16, parts round otherwise than the whole."""
+    monkeypatch.setattr(joint, "reduce_precision", lambda device: nullcontext())
     gradients = []
     for at_once in (8, 3, 8):
         torch.manual_seed(0)
