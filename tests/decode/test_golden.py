@@ -9,7 +9,6 @@ from parity.base.files import read_json
 from parity.experiment.code_digest import ENGINE
 from tests.decode.golden import FAMILIES, GOLDEN, LONG, Golden, list_differences, read_golden
 
-
 KERNELS = torch.backends.cpu.get_cpu_capability()  # those of AVX-512 round otherwise than AVX2's, of which the file is
 ROUNDS = ("harmon",)  # families whose vectors this changes
 
