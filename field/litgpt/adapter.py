@@ -27,8 +27,8 @@ class Table(torch.nn.Module):
         return out
 
 
-def sampler(distribution, models, fixed=False, temperature=1.0):
-    """Make a sampler by their `generate`, two drafts a pass; `fixed` puts the first token back, which it drops."""
+def sampler(distribution, models, mend=False, temperature=1.0):
+    """Make a sampler by their `generate`, two drafts a pass; `mend` puts the first token back, which it drops."""
     target, draft = (
         Table(distribution.tables[0] ** temperature, distribution.length),
         Table(distribution.extra["draft"], distribution.length),
@@ -48,7 +48,7 @@ def sampler(distribution, models, fixed=False, temperature=1.0):
             size = len(prompt) + distribution.length + 1
             tokens, rate = theirs.generate(draft, target, prompt, size, include_prompt=False, speculative_k=2,
                                           temperature=temperature)  # fmt: skip
-            rows.append(([int(first[-1])] if fixed else []) + tokens.tolist())
+            rows.append(([int(first[-1])] if mend else []) + tokens.tolist())
             drafted, accepted = drafted + 4, accepted + 4 * rate
         return Sampled([np.array(row[: distribution.length]) for row in rows], drafted, int(accepted))
 

@@ -36,8 +36,13 @@ from parity_certify import page
 from parity_certify.calls import Store
 from parity_certify.command import certify_command
 from parity_certify.design import BUDGET, certify_conditions, list_keywords, list_names, make_conditions
-from parity_certify.distributions import check_prompts, random_distribution, read_distribution, write_distribution
-from parity_certify.distributions import target_distribution as target_distribution
+from parity_certify.distributions import (
+    check_prompts,
+    random_distribution,
+    read_distribution,
+    target_distribution,
+    write_distribution,
+)
 from parity_certify.errors import ParityError, describe_error
 from parity_certify.files import digest, publish
 from parity_certify.history import History

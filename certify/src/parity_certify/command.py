@@ -31,8 +31,7 @@ import numpy as np
 from parity_certify import design
 from parity_certify.calls import COUNTS, Sampled, check_tokens
 from parity_certify.certificate import Certificate
-from parity_certify.distributions import Distribution, count_prefixes
-from parity_certify.distributions import target_distribution as target_distribution
+from parity_certify.distributions import Distribution, count_prefixes, target_distribution
 from parity_certify.errors import ParityError
 from parity_certify.processors import Engine as TargetEngine
 from parity_certify.processors import rename_options, shape_distribution

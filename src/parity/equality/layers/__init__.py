@@ -7,7 +7,7 @@ A module declares literals, which the rules read without importing it (`parity.e
               tokens or of steps, and controls
     READS     some of "shards", "inputs", "checkpoint", "features" (of the cell), "baseline" (shards and features of the
               reference cell), "reference" (images that quality is compared with)
-    WRITES    ("probs",) if it also writes what the target gave the cell's tokens (--laws FILE), else ()
+    WRITES    ("probs",) if it also writes what the target gave the cell's tokens, else ()
     SETTINGS  keys of the section `equality` (and `forced`, `conditions` of `continuous`) that it reads beside `alpha`,
               which every layer's rows have
 
@@ -88,7 +88,7 @@ class CellFiles:
         return read_arrays(self.reference_file)
 
     def write_probs(self, **arrays: np.ndarray) -> None:
-        assert self.probs_file is not None, "--laws"
+        assert self.probs_file is not None
         write_arrays(self.probs_file, **arrays)
 
 
