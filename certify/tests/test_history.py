@@ -162,7 +162,7 @@ def test_the_command_keeps_its_nights(tmp_path):
         words = [
             "sampler",
             "own.py:sample",
-            "--law",
+            "--distribution",
             "own.py:probs",
             "--vocab",
             "3",

@@ -271,7 +271,7 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
     [
         (["transformers", "--target", "nowhere"], "error: nowhere: no config.json"),
         (["transformers", "--target", "nowhere", "--", "four"], "error: options: 'four': expected key=value"),
-        (["sampler", "json:dumps"], "error: --target, --logits, --law: none given"),
+        (["sampler", "json:dumps"], "error: --target, --logits, --distribution: none given"),
         (["models", "--kind", "gpt2", "--gguf", "--out", "m"], "error: --gguf: --kind gpt2; allowed: llama"),
     ],
 )

@@ -43,7 +43,7 @@ def test_the_wheel_certifies_in_an_empty_environment(tmp_path):
         words = [
             "sampler",
             f"own.py:{name}",
-            "--law",
+            "--distribution",
             "own.py:probs",
             "--vocab",
             "3",

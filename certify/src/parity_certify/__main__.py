@@ -2,11 +2,11 @@
 
     transformers [--target DIR] [--assistant DIR] -- num_assistant_tokens=4     `generate`, in its speculative ways
     server --url http://127.0.0.1:8080 --target DIR                             an OpenAI-compatible server
-    sampler FILE.py:FUNCTION --target DIR (or --logits or --law FILE.py:FUNCTION) sample(prompts [n, P], seed)
+    sampler FILE.py:FUNCTION --target DIR (or --logits or --distribution FILE.py:FUNCTION) sample(prompts [n, P], seed)
     verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
-    command --law law.json -- ./engine law.json                                 any language, over stdin and stdout
-    samples FILE --law law.json                                                 samples drawn elsewhere
-    law --out law.json                                                          a table model for an engine's tests
+    command --distribution distribution.json -- ./engine distribution.json                                 any language, over stdin and stdout
+    samples FILE --distribution distribution.json                                                 samples drawn elsewhere
+    distribution --out distribution.json                                                          a table model for an engine's tests
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
@@ -56,7 +56,7 @@ from parity_certify.verifier import SHAPES, certify_verifier
 
 Arguments = argparse.Namespace
 COULD_NOT_RUN = 3  # the exit code of any error; those of verdicts are 0 to 2
-WITHOUT_VERDICT = ("law", "models")
+WITHOUT_VERDICT = ("distribution", "models")
 HEADS = ("eagle", "eagle3", "mtp", "medusa")
 
 
@@ -331,14 +331,14 @@ def run_sampler(a: Arguments) -> int:
     sample = Loaded(a.sampler)
     spec: dict[str, Any] = {"sampler": a.sampler, "code": digest_code(a.sampler)}
     options = dict(a.options)
-    is_one = names_condition(a, options) or a.law is not None
+    is_one = names_condition(a, options) or a.distribution is not None
     a = complete_flags(a)
-    if (a.law or a.logits) and not a.vocab:
-        raise ParityError("--law, --logits: need --vocab")
-    if a.law:
+    if (a.distribution or a.logits) and not a.vocab:
+        raise ParityError("--distribution, --logits: need --vocab")
+    if a.distribution:
         prompts = make_prompts(a, a.vocab)
-        distribution = target_distribution(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        return judge_sampler(a, sample, distribution, spec | {"law": [a.law, digest_code(a.law)]}, sample.__name__)
+        distribution = target_distribution(load(a.distribution), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
+        return judge_sampler(a, sample, distribution, spec | {"distribution": [a.distribution, digest_code(a.distribution)]}, sample.__name__)
     if a.logits:
         logits, V = load(a.logits), a.vocab
         spec["logits"] = [a.logits, digest_code(a.logits)]
@@ -349,7 +349,7 @@ def run_sampler(a: Arguments) -> int:
         logits, V = adapter.make_logits(model), adapter.get_vocab_size(model)
         spec |= {"target": digest_weights(a.target), "options": options}
     else:
-        raise ParityError("--target, --logits, --law: none given; allowed: one of them")
+        raise ParityError("--target, --logits, --distribution: none given; allowed: one of them")
     keywords = list_keywords(sample)
     if a.logits or (not is_one and (keywords is None or keywords & list_names())):
         spec |= {} if a.logits else tell_settings(model, options, applied=False)
@@ -369,26 +369,26 @@ def run_verifier(a: Arguments) -> int:
 
 def run_command(a: Arguments) -> int:
     """certify an engine over stdin and stdout; the command follows after --, with {temperature} and the like in it"""
-    distribution = read_distribution(a.law)
+    distribution = read_distribution(a.distribution)
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = select_settings(a, "n", "minutes", "budget", "repeat", "batch", "timeout", "engine")
     history, shared = open_history(a)
     c = certify_command(a.rest, distribution, folder=a.out, **settings | shared)
     c = add_night(history, c, a)
-    return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law}, a.require)
+    return finish(c, a.out, {"engine": shlex.join(a.rest), "distribution": a.distribution}, a.require)
 
 
 def run_samples(a: Arguments) -> int:
     """certify samples drawn elsewhere: JSON lines or CSV"""
-    c = certify_samples(a.samples, read_distribution(a.law), **select_settings(a))
-    return finish(c, a.out, {"samples": a.samples, "law": a.law}, a.require)
+    c = certify_samples(a.samples, read_distribution(a.distribution), **select_settings(a))
+    return finish(c, a.out, {"samples": a.samples, "distribution": a.distribution}, a.require)
 
 
-def run_law(a: Arguments) -> int:
+def run_distribution(a: Arguments) -> int:
     """write a random table model and its draft model"""
-    write_distribution(random_distribution(a.vocab, a.length, a.seed), a.out or Path("law.json"))
-    print(a.out or "law.json")
+    write_distribution(random_distribution(a.vocab, a.length, a.seed), a.out or Path("distribution.json"))
+    print(a.out or "distribution.json")
     return 0
 
 
@@ -480,7 +480,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
     "wait": {"type": parse_duration, "help": "time for the server to start: 30s, 5m (none)"},
-    "law": {"required": True, "help": "a file of `law`"},
+    "distribution": {"required": True, "help": "a file of `distribution`"},
     "logits": {
         "help": "FUNCTION of prefixes [n, P + t] -> logits [n, V]: the sampler is tested under options it takes"
     },
@@ -492,7 +492,7 @@ EXAMPLES = {  # shown in the help of commands that take words after --
     "transformers": "parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
     "server": "parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
     "sampler": "parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
-    "command": "parity-certify command --law law.json -- ./engine law.json --temperature {temperature}",
+    "command": "parity-certify command --distribution distribution.json -- ./engine distribution.json --temperature {temperature}",
     "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
 EXTRA = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "transformers") | {"gguf": "gguf"}
@@ -502,7 +502,18 @@ TIMES = ("n", "minutes", "budget", "repeat", "batch")
 ENUMERATED = (*JUDGING, *TIMES, "history", "processes", "length", "prompts", "prompt-length", "end")
 # flags that name one condition, and what they are where a sampling option names it
 ONE: dict[str, Any] = {"n": None, "repeat": None, "length": 3, "prompts": 2, "prompt_length": 3, "end": None}
+OLD = {"law": "distribution", "--law": "--distribution"}  # deprecated
 FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
+
+
+def replace_deprecated(words: list[str]) -> list[str]:
+    """Replace deprecated words before "--" by today's, with a line on stderr for each."""
+    end = words.index("--") if "--" in words else len(words)
+    known = [(n, OLD[word]) for n, word in enumerate(words[:end]) if word in OLD and (n == 0 or word.startswith("-"))]
+    for n, new in known:
+        print(f"{words[n]}: deprecated; use {new}", file=sys.stderr)
+        words = [*words[:n], new, *words[n + 1 :]]
+    return words
 
 
 class Parser(argparse.ArgumentParser):
@@ -544,13 +555,13 @@ def make_parser(*extensions: Callable[[Any], None]) -> argparse.ArgumentParser:
     asked = {"default": None, "help": FLAGS["engine"]["help"].replace("%(default)s", "asked of the server")}
     add_command(run_server, *served, margin=wide, target={"required": True}, engine=asked, **one)
     function = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
-    own = one | {"law": function, "vocab": {"default": 0}}
-    p = add_command(run_sampler, "target", "logits", "law", "vocab", "engine", *ENUMERATED, **own)
+    own = one | {"distribution": function, "vocab": {"default": 0}}
+    p = add_command(run_sampler, "target", "logits", "distribution", "vocab", "engine", *ENUMERATED, **own)
     p.add_argument("sampler", help=FUNCTION)
     add_command(run_verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
-    add_command(run_command, "law", "timeout", "engine", *JUDGING, *TIMES, "history", batch={"default": 500})
-    add_command(run_samples, "law", *JUDGING).add_argument("samples")
-    add_command(run_law, "vocab", "length")
+    add_command(run_command, "distribution", "timeout", "engine", *JUDGING, *TIMES, "history", batch={"default": 500})
+    add_command(run_samples, "distribution", *JUDGING).add_argument("samples")
+    add_command(run_distribution, "vocab", "length")
     optional = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
     add_command(run_texts, "target", "texts", "dtype", "alpha", "minutes", "budget", target=optional)
     add_command(run_models, *tiny, "head-dim", "hidden-size", "gguf", "heads")
@@ -564,6 +575,7 @@ def main(*extensions: Callable[[Any], None]) -> None:
     `a.options`. Any error is printed as one line, with the exit code COULD_NOT_RUN, and stands as a test's error in
     the junit.xml of --out. extensions: see `make_parser`."""
     words = sys.argv[1:]
+    words = replace_deprecated(words)
     if "--texts" in words and words[0].startswith("-"):
         words = ["texts", *words]  # `parity certify --target FOLDER --texts FILE.jsonl` means the command `texts`
     split = words.index("--") if "--" in words else len(words)

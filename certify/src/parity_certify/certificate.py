@@ -105,7 +105,7 @@ class Certificate:
             return ""
         if not prefix:
             return f"differs most at {self.verdict.where}" if "tokens" in self.details and self.verdict.where else ""
-        distribution, drawn = (" ".join(f"{p:.3f}" for p in prefix[which]) for which in ("law", "drawn"))
+        distribution, drawn = (" ".join(f"{p:.3f}" for p in prefix[which]) for which in ("distribution", "drawn"))
         compared = f"distribution {distribution}; drawn {drawn} ({prefix['n']} sequences)"
         return f"differs most after {name_prefix(prefix)}: {compared}"
 
@@ -172,7 +172,7 @@ def find_largest_difference(counts: np.ndarray, distribution: Distribution) -> d
                 "prompt": distribution.prompts[k].tolist(),
                 "prefix": digits(V, depth)[prefix].tolist() if depth else [],
             }
-            prefix_found |= {"law": p[k, prefix].tolist(), "drawn": (drawn[k, prefix] / max(1, n)).tolist(), "n": n}
+            prefix_found |= {"distribution": p[k, prefix].tolist(), "drawn": (drawn[k, prefix] / max(1, n)).tolist(), "n": n}
     return prefix_found
 
 

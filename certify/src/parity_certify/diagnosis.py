@@ -255,7 +255,7 @@ def list_suspects(
 
     mistaken = list_orders(V)
     result = [
-        make_suspect("argmax drafts with soft laws", lambda p, q, loop: loop(drawn=make_greedy(q))),
+        make_suspect("argmax drafts with soft distributions", lambda p, q, loop: loop(drawn=make_greedy(q))),
         make_suspect("residual not subtracted", lambda p, q, loop: loop(correct=lambda p, q: p)),
         make_suspect("residual |p - q|", lambda p, q, loop: loop(correct=lambda p, q: normalise(np.abs(p - q), p))),
         make_suspect("bonus token from the draft", lambda p, q, loop: loop(bonus="draft")),
@@ -266,7 +266,7 @@ def list_suspects(
           for t in TEMPERATURES),
         *(make_suspect("draft's top-k not applied", lambda p, q, loop, k=k: loop(recorded=keep_top_k(q, k)), V - 1)
           for k in range(1, V)),
-        *(make_suspect("draft's law recorded under other tokens",
+        *(make_suspect("draft's distribution recorded under other tokens",
                   lambda p, q, loop, o=o, side=side: loop(**{side: q[:, o]}), 2 * len(mistaken))
           for o in mistaken for side in ("drawn", "recorded")),
         *(make_suspect("acceptance too large", lambda p, q, loop, s=s: loop(surplus=s), 4) for s in SURPLUSES),

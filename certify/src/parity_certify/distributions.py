@@ -1,13 +1,13 @@
 """Distributions: the probability of every sequence after every prompt, by enumeration; and distributions in files.
 
     target_distribution(f, vocab=4, length=4, prompts=...)        f: prefixes [n, P + t] -> probabilities [n, V]
-    write_distribution(distribution, "law.json", draft=tables)    a small table model for engines in any language
-    read_distribution("law.json")                                 its draft is distribution.extra["draft"]
+    write_distribution(distribution, "distribution.json", draft=tables)    a small table model for engines in any language
+    read_distribution("distribution.json")                                 its draft is distribution.extra["draft"]
 
 A distribution is a table of conditionals, a row for each prefix in this order: the empty one, those of one token, of
 two, ..., first token most significant. After the end token stands the end token again, with certainty. A file is
 
-    {"format": "parity-law", "version": 1, "vocab": 4, "length": 3, "prompts": [[0]], "end": null,
+    {"format": "parity-distribution", "version": 1, "vocab": 4, "length": 3, "prompts": [[0]], "end": null,
      "target": [[row], [V rows], [V^2 rows]], "draft": the same, or null}
 
 with probabilities as decimal strings that give the same float64 back. Its table serves every prompt.
@@ -33,7 +33,8 @@ CELLS = 20_000  # largest number of sequences, over all prompts, that is enumera
 TOLERANCE = 1e-6  # largest difference of a distribution's sum from one
 # the same of a distribution in bfloat16 or float16, each of whose numbers is rounded by up to 2^-9 of it
 HALF_TOLERANCE = 2**-8
-FORMAT = {"format": "parity-law", "version": 1}
+FORMAT = {"format": "parity-distribution", "version": 1}
+OLD_FORMAT = {"format": "parity-law", "version": 1}  # deprecated; read, not written
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def target_distribution(
                 raise ParityError(f"distribution: shape {p.shape} for {prefixes.shape} prefixes; allowed: [n, {vocab}]")
             levels.append(check_distribution(p, f"prompt {k}, {depth} tokens", tolerance))
         tables.append(absorb_end(np.concatenate(levels), length, end))
-    return Distribution(name or getattr(source, "__name__", "law"), prompts, np.stack(tables), length, end)
+    return Distribution(name or getattr(source, "__name__", "distribution"), prompts, np.stack(tables), length, end)
 
 
 def compute_probabilities(source: Any, prefixes: np.ndarray) -> tuple[np.ndarray, float]:
@@ -243,9 +244,9 @@ def read_distribution(file: str | Path) -> Distribution:
         content = json.loads(text)
     except (OSError, ValueError) as error:
         raise ParityError(
-            f"{file}: no distribution: {str(error).splitlines()[0]}; allowed: a file of `law --out`"
+            f"{file}: no distribution: {str(error).splitlines()[0]}; allowed: a file of `distribution --out`"
         ) from None
-    if not isinstance(content, dict) or {k: content.get(k) for k in FORMAT} != FORMAT:
+    if not isinstance(content, dict) or {k: content.get(k) for k in FORMAT} not in (FORMAT, OLD_FORMAT):
         raise ParityError(f"{file}: format: allowed: {FORMAT['format']!r}, version {FORMAT['version']}")
     numbers: dict[str, Any] = {key: content.get(key) for key in ("vocab", "length", "end")}
     for key, value in numbers.items():

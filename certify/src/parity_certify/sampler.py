@@ -217,7 +217,7 @@ def certify_sampler(
         "end": distribution.end,
         "prompts": distribution.prompts.tolist(),
     }
-    about["law"] = dump_canonical([round(float(p), 9) for p in distribution.cells[:64]])
+    about["distribution"] = dump_canonical([round(float(p), 9) for p in distribution.cells[:64]])
     store.check({"sampler": spec or name, "batch": batch, "vary": vary, **about})
 
     def round_to_batches(size: int) -> int:

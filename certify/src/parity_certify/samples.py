@@ -5,7 +5,7 @@
 
     {"seed": 0, "tokens": [2, 1, 3]}                                a sequence; "prompt": its number, 0 if not there
     {"seed": 0, "counts": {"2 1 3": 412, ...}, "prompt": 0}         or how often each was drawn
-    {"format": "parity-samples", "law_sha256": "...", "engine": "x 1.2", "seeds": [0, 1]}       a head, optional
+    {"format": "parity-samples", "distribution_sha256": "...", "engine": "x 1.2", "seeds": [0, 1]}       a head, optional
 
 A line may have "drafted", "accepted" and "rounds"; they add up. In CSV, tokens are separated by spaces. Each prompt has
 as many sequences as any other of its seed. The first seed is tested; a rejection must repeat on the second. Copies are
@@ -158,8 +158,10 @@ def read_samples(file: Path, distribution: Distribution) -> dict[int, Drawn]:
             if not isinstance(line, dict):
                 raise ParityError("allowed: a JSON object")
             if line.get("format") == "parity-samples":
-                if (digest := distribution.extra.get("sha256")) and line.get("law_sha256", digest) != digest:
-                    raise ParityError(f"law_sha256: of another distribution; allowed: {digest}")
+                old = line.get("law_sha256")  # deprecated
+                named = line.get("distribution_sha256", old)
+                if (digest := distribution.extra.get("sha256")) and named not in (None, digest):
+                    raise ParityError(f"distribution_sha256: of another distribution; allowed: {digest}")
                 continue
             seed = read_integer(line, "seed", 0, LARGEST_SEED, None)
             prompt = read_integer(line, "prompt", 0, len(distribution.prompts) - 1, 0)

@@ -40,7 +40,7 @@ def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     """Verify drafts by speculative sampling (Leviathan et al. 2023; Chen et al. 2023); fault: "" or of CHAIN_FAULTS."""
     n, K = tokens.shape
     rows = np.arange(n)
-    if fault == "greedy drafts, soft laws":
+    if fault == "greedy drafts, soft distributions":
         q = 0.6 * q + 0.4 / q.shape[-1]
     u = np.repeat(rng.random((n, 1)), K, 1) if fault == "one uniform" else rng.random((n, K))
     p_x = gather_tokens(p[:, :K], tokens)
@@ -63,7 +63,7 @@ def chain(tokens: np.ndarray, q: np.ndarray, p: np.ndarray, rng: np.random.Gener
     weights = np.where((accepted == K)[:, None], bonus, residual)
     final = draw_tokens(weights, rng, normalise=fault != "residual not normalised")
     out = join_accepted(tokens, accepted, final)
-    if fault == "draft behind the rejected one kept":
+    if fault == "draft after the rejected one kept":
         has_next = accepted < K - 1
         out[rows[has_next], accepted[has_next] + 1] = tokens[rows[has_next], accepted[has_next] + 1]
     return out
@@ -132,8 +132,8 @@ CORRECT: dict[str, Entry] = {
 }
 CHAIN_FAULTS = (
     "p and q swapped", "residual not subtracted", "residual not normalised", "bonus from the draft",
-    "acceptance + .02", "one uniform", "greedy drafts, soft laws", "residual of the next position",
-    "bonus from the residual", "draft behind the rejected one kept", "typical acceptance",
+    "acceptance + .02", "one uniform", "greedy drafts, soft distributions", "residual of the next position",
+    "bonus from the residual", "draft after the rejected one kept", "typical acceptance",
 )  # fmt: skip
 FAULTS: dict[str, Entry] = {
     **{fault: (partial(chain, fault=fault), "batch", ALL) for fault in CHAIN_FAULTS},
