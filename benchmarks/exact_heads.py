@@ -27,7 +27,7 @@ VARIANTS = [
     "", "spec_head: {ahead: 4}", "spec_head: {ahead: 8}", "spec_head: {ahead: 16}", "spec_head: {ahead: 32}",
     "spec_head: {ahead: 8, draft: frozen}", "coupled", "coupled: {window: 4}", "coupled: {reads: drafts, sweeps: 4}",
     "coupled: {reads: drafts, sweeps: 4, window: 64}", "coupled: {theta: 0.1}", "coupled: {theta: 1.0}",
-    "coupled: {sweeps: 1}", "coupled: {law: path}",
+    "coupled: {sweeps: 1}", "coupled: {goal: path}",
     "cspd: {gamma: 8, " + RELEASED + "}",
 ]  # fmt: skip
 

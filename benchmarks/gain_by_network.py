@@ -3,7 +3,7 @@
     python benchmarks/gain_by_network.py [--images 16] [--keep gain-by-network]
 
 Networks are the embedded LlamaGen at several temperatures and guidance scales, and with disturbed weights, which make
-its distributions depend on more of the tokens before. For each, images are decoded plainly and by every method. Columns:
+its distributions depend on more of the tokens before. For each, images are decoded plainly and by every method.
 
     times        tokens over passes, the mean of the images; plain decoding has 1
     moved        how far a token's distribution moves, in TV, when the tokens of its window before it are drawn again:

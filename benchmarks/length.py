@@ -49,7 +49,7 @@ VARIANTS = [  # every lossless form of every method, at the options of workflow/
     "jacobi: {window: 32}",
     "jacobi: {window: 32, coupling: shared}",
     "sjd: {window: 32, init: sample_above}",
-    "sjd_pp: {window: 32, init: sample_above, law: drawn}",
+    "sjd_pp: {window: 32, init: sample_above, store: drawn}",
     "sjd_sv: {window: 32, init: sample_above, verify: block}",
     "sjd_vp: {window: 16, init: sample_above}",
     "sjd_coupled: {window: 32}",

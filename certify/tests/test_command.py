@@ -26,11 +26,11 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 @pytest.mark.parametrize(("flags", "kind"), [([], "certified"), (["-DFAULT"], "lossy")])
 def test_the_example_in_c(tmp_path, flags, kind):
-    write_distribution(random_distribution(4, 3), tmp_path / "distribution.json")
+    write_distribution(random_distribution(4, 3), tmp_path / "target.json")
     engine = tmp_path / "engine"
     subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE, "-lm"], check=True)
-    distribution = read_distribution(tmp_path / "distribution.json")
-    certificate = certify_command([str(engine), str(tmp_path / "distribution.json")], distribution, margin=0.05, **QUIET)
+    distribution = read_distribution(tmp_path / "target.json")
+    certificate = certify_command([str(engine), str(tmp_path / "target.json")], distribution, margin=0.05, **QUIET)
     assert certificate.verdict.kind == kind, str(certificate)
     assert 0 < certificate.details["accepted"] < certificate.details["drafted"]
 
@@ -58,11 +58,11 @@ for line in sys.stdin:
 @pytest.mark.parametrize(("fault", "code"), [(0, 0), (0.4, 1)])
 def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, code):
     """A fault at temperature .7 alone is found, and named; what the command cannot vary is told."""
-    write_distribution(random_distribution(3, 3), tmp_path / "distribution.json")
+    write_distribution(random_distribution(3, 3), tmp_path / "target.json")
     (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", str(fault)))
-    command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "distribution.json"), "{temperature}"]
+    command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "target.json"), "{temperature}"]
     settings = {"margin": 0.1, "draws": 999, "budget": 60, **QUIET}
-    c = certify_command([*command, "--top-k={top_k}"], read_distribution(tmp_path / "distribution.json"), **settings)
+    c = certify_command([*command, "--top-k={top_k}"], read_distribution(tmp_path / "target.json"), **settings)
     assert c.exit_code == code, str(c)
     missing = ["top_p", "min_p", "repetition_penalty", "drafts", "end"]
     assert {f"{name}: the command has no {{{name}}}" for name in missing} <= set(c.verdict.untested), str(c)
@@ -75,10 +75,10 @@ def test_a_command_is_tested_under_the_options_that_it_names(tmp_path, fault, co
 
 def test_a_fault_that_one_condition_shows_is_not_found_in_another(tmp_path):
     """At the neutral values, which a command without placeholders has, the certificate says what was not varied."""
-    write_distribution(random_distribution(3, 3), tmp_path / "distribution.json")
+    write_distribution(random_distribution(3, 3), tmp_path / "target.json")
     (tmp_path / "engine.py").write_text(TABLE_ENGINE.replace("FAULT", "0.4"))
-    command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "distribution.json"), "1.0", "0"]
-    c = certify_command(command, read_distribution(tmp_path / "distribution.json"), margin=0.1, draws=999, **QUIET)
+    command = [sys.executable, str(tmp_path / "engine.py"), str(tmp_path / "target.json"), "1.0", "0"]
+    c = certify_command(command, read_distribution(tmp_path / "target.json"), margin=0.1, draws=999, **QUIET)
     assert c.verdict.kind == "certified" and "temperature: the command has no {temperature}" in c.verdict.untested
 
 
@@ -152,10 +152,10 @@ def test_a_command_that_is_none_is_one_line():
 
 def test_a_distribution_file_loses_nothing(tmp_path):
     distribution = random_distribution(4, 3, seed=5)
-    write_distribution(distribution, tmp_path / "distribution.json")
-    loaded = read_distribution(tmp_path / "distribution.json")
+    write_distribution(distribution, tmp_path / "target.json")
+    loaded = read_distribution(tmp_path / "target.json")
     assert (loaded.tables == distribution.tables).all() and (loaded.extra["draft"] == distribution.extra["draft"]).all()
-    assert (tmp_path / "distribution.json").read_text().startswith('{\n "format": "parity-distribution",\n "version": 1')
+    assert (tmp_path / "target.json").read_text().startswith('{\n "format": "parity-distribution",\n "version": 1')
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_distribution_file_loses_nothing(tmp_path):
     ],
 )
 def test_a_distribution_file_that_is_none_is_one_line(tmp_path, change, message):
-    file = tmp_path / "distribution.json"
+    file = tmp_path / "target.json"
     write_distribution(random_distribution(4, 2), file)
     file.write_text(change(file.read_text()))
     with pytest.raises(ParityError, match=message) as caught:
@@ -283,8 +283,14 @@ def test_a_sampler_with_options_is_tested_under_conditions(tmp_path, monkeypatch
             "distribution: failed .*IndexError: index . is out",
         ),
         (["sampler", "own.py:sample", "--distribution", "own.py:probs_of_text"], "distribution: failed .*ValueError"),
-        (["sampler", "own.py:sample", "--distribution", "own.py:probs_that_exits"], "distribution: failed .*SystemExit: 0"),
-        (["sampler", "own.py:sample_that_raises", "--distribution", "own.py:probs"], "sampler: failed .*ValueError: bad luck$"),
+        (
+            ["sampler", "own.py:sample", "--distribution", "own.py:probs_that_exits"],
+            "distribution: failed .*SystemExit: 0",
+        ),
+        (
+            ["sampler", "own.py:sample_that_raises", "--distribution", "own.py:probs"],
+            "sampler: failed .*ValueError: bad luck$",
+        ),
         (["sampler", "own.py:sample_that_exits", "--distribution", "own.py:probs"], "sampler: failed .*SystemExit: 0"),
         (
             ["sampler", "own.py:sample", "--distribution", "own.py:probs", "--prompts", "[[0], [1, 0]]"],
@@ -308,7 +314,9 @@ def test_what_is_no_verdict_is_one_line_and_code_3(tmp_path, monkeypatch, capsys
     assert re.fullmatch(f"error: {message}.*", errors.rstrip()), errors
 
 
-@pytest.mark.parametrize("words", [["sampler", "own.py:sample", "--distribution", "own.py:probs", *OF_OWN], ["distribution"]])
+@pytest.mark.parametrize(
+    "words", [["sampler", "own.py:sample", "--distribution", "own.py:probs", *OF_OWN], ["distribution"]]
+)
 def test_a_full_disk_is_no_verdict_and_leaves_no_cut_file(tmp_path, monkeypatch, capsys, words):
     def write_half(path, data):
         """Write half of the data, and fail as on a full disk."""
@@ -341,7 +349,7 @@ def test_deprecated_names_of_a_distribution_work_and_say_so(monkeypatch, tmp_pat
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_verdict_that_nobody_can_read_is_none(tmp_path):
-    command = [sys.executable, "-m", "parity_certify", "distribution", "--out", "distribution.json"]
+    command = [sys.executable, "-m", "parity_certify", "distribution", "--out", "target.json"]
     with Path("/dev/full").open("w") as full:
         run = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 3 and len(run.stderr.splitlines()) == 1 and "No space left" in run.stderr
@@ -370,7 +378,18 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
 
 def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".8"))
-    words = ["sampler", "own.py:sample", "--distribution", "own.py:probs", "--vocab", "2", "--length", "2", "--out", "out"]
+    words = [
+        "sampler",
+        "own.py:sample",
+        "--distribution",
+        "own.py:probs",
+        "--vocab",
+        "2",
+        "--length",
+        "2",
+        "--out",
+        "out",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
         run.stdout.close()
@@ -380,7 +399,18 @@ def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
 
 def test_an_edited_sampler_is_another_sampler(tmp_path):
     """The samples that were kept answer for the file as it was."""
-    words = ["sampler", "own.py:sample", "--distribution", "own.py:probs", "--vocab", "2", "--length", "2", "--margin", "0.1"]
+    words = [
+        "sampler",
+        "own.py:sample",
+        "--distribution",
+        "own.py:probs",
+        "--vocab",
+        "2",
+        "--length",
+        "2",
+        "--margin",
+        "0.1",
+    ]
     for share, verdict in (("0.50", 0), ("0.8", 1)):
         (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
         completed = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)

@@ -38,7 +38,17 @@ def fails(prompts, seed):
 def run_sampler(tmp_path, name, *flags):
     """Write SAMPLER to s.py and certify its sampler `name`, with flags; return the finished process."""
     (tmp_path / "s.py").write_text(SAMPLER)
-    command = [sys.executable, "-m", "parity_certify", "sampler", f"s.py:{name}", "--distribution", "s.py:probs", "--vocab", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "parity_certify",
+        "sampler",
+        f"s.py:{name}",
+        "--distribution",
+        "s.py:probs",
+        "--vocab",
+        "4",
+    ]
     command += ["--length", "2", "--prompts", "[[0]]", "--out", "out", *flags]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 

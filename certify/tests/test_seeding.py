@@ -50,8 +50,8 @@ def test_what_is_no_seed_is_refused_by_every_function(name, seed):
     "words",
     [
         ["distribution", "--out", "new.json"],
-        ["samples", "none.jsonl", "--distribution", "distribution.json"],
-        ["command", "--distribution", "distribution.json"],
+        ["samples", "none.jsonl", "--distribution", "target.json"],
+        ["command", "--distribution", "target.json"],
         ["verifier", "none.py:verify"],
         ["sampler", "none.py:sample", "--distribution", "none.py:probs"],
         ["texts", "--texts", "none.jsonl"],
@@ -63,10 +63,10 @@ def test_what_is_no_seed_is_refused_by_every_function(name, seed):
 )
 def test_what_is_no_seed_is_refused_by_every_command(tmp_path, monkeypatch, capsys, words, seed):
     monkeypatch.chdir(tmp_path)
-    write_distribution(random_distribution(2, 2), "distribution.json")
+    write_distribution(random_distribution(2, 2), "target.json")
     monkeypatch.setattr("sys.argv", ["parity-certify", *words, "--seed", str(seed)])
     with pytest.raises(SystemExit) as end:
         command.main()
     allowed = "allowed: a whole number from 0 to 2**63 - 1"
     assert end.value.code == 3 and capsys.readouterr().err == f"error: --seed {seed}: {allowed}\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["distribution.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["target.json"]

@@ -54,7 +54,7 @@ WRITERS = {
     "x.npz": lambda path: files.write_arrays(path, x=np.random.default_rng(0).random(9999)),
     "x.safetensors": lambda path: save_weights({"x": torch.zeros(9999)}, path),
     "x.png": save_noise,
-    "distribution.json": lambda path: write_distribution(random_distribution(6, 3), path),
+    "target.json": lambda path: write_distribution(random_distribution(6, 3), path),
     "linked.npz": lambda path: shard_io.link(path.with_name("source"), path),
 }
 

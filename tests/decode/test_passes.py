@@ -114,7 +114,7 @@ CASES = [(m, {}) for m in METHODS] + [
     ("sjd", {"window": 9, "init": "sample_above"}),
     ("sjd", {"window": 4, "init": "repeat_left", "refine": False}),
     ("sjd_coupled", {"window": 9, "coupling": "maximal", "warm": True, "store": "q"}),
-    ("sjd_pp", {"window": 9, "law": "drawn", "init": "sample_left"}),
+    ("sjd_pp", {"window": 9, "store": "drawn", "init": "sample_left"}),
     ("sjd_sv", {"verify": "block"}),
     ("gsd", {"resample": "group"}),
     ("eagle", {"rank": "race"}),

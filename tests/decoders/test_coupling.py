@@ -189,8 +189,8 @@ def test_the_path_without_tolerance_is_plain_decoding(family):
     target = make_model(family)
     noise, start = draw_start(target)
     plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
-    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.0)).tokens
-    tolerant = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.05)).tokens
+    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, goal="path", eps=0.0)).tokens
+    tolerant = record(Pair(target), start, coupled(Pair(target), start, noise=noise, goal="path", eps=0.05)).tokens
     assert (path - plain).abs().max() < 1e-9
     assert (tolerant - plain).abs().max() <= 0.05
 
@@ -236,7 +236,7 @@ def test_moves_that_grow_a_thousandfold_stay_within_eps(steps, shift, within):
     target = Growing(steps, shift)
     noise, start = draw_start(target)
     plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
-    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=1e-3)).tokens
+    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, goal="path", eps=1e-3)).tokens
     assert ((path - plain).abs().max() <= 1e-3) == within
 
 

@@ -39,7 +39,7 @@ CASES += [
     ("gsd", {"window": 4, "group": 3, "resample": "group", "random": "uniform"}),
     ("gsd", {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
     ("sjd_pac", {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
-    ("sjd_pp", {"window": 5, "tau": 1.0, "law": "drawn", "init": "sample_left"}),
+    ("sjd_pp", {"window": 5, "tau": 1.0, "store": "drawn", "init": "sample_left"}),
     ("sjd_sv", {"window": 5, "verify": "block", "init": "sample_above"}),
     ("sjd_vp", {"window": 5, "strength": 3.0, "init": "sample_above"}),
     ("pjd", {"window": 4, "ahead": 9}),  # a row at a time
@@ -57,7 +57,7 @@ LOSSY = [
     ("sjd_pp", {"window": 4}),
     ("sjd_sv", {"window": 4}),
     ("sjd_sv", {"window": 4, "alpha": 1.0}),
-    ("sjd_vp", {"window": 4, "law": "target", "init": "sample_above"}),
+    ("sjd_vp", {"window": 4, "store": "target", "init": "sample_above"}),
     ("lantern", SMALL),
     ("lantern", {**SMALL, "reject": "all"}),
     ("lantern_pp", {"relax": 1.0}),

@@ -273,7 +273,7 @@ def test_a_path_within_its_tolerance_has_its_own_verdict(error, expected):
     """The claim is neither lossless nor lossy; one number too far apart contradicts it."""
     tokens, images = np.zeros((2, 1, 4, 2)), np.zeros((2, 1, 3, 8, 8))
     tokens[1, 0, 2, 1] = images[1, 0, 0, 0, 0] = error
-    promise = claim("continuous", "coupled", options("continuous", "coupled", {"law": "path"}))
+    promise = claim("continuous", "coupled", options("continuous", "coupled", {"goal": "path"}))
     assert promise == "equal within eps"
     row = make_distance_row(tokens, images, 1e-3, method="coupled", key="k")
     assert row["psnr"] == pytest.approx(10 * np.log10(4 * 192 / error**2), abs=1e-6)

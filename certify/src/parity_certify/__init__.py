@@ -1,7 +1,7 @@
 """Is a sampler lossless, whoever wrote it?
 
 from parity_certify import certify_sampler, read_distribution, target_distribution
-target = target_distribution(f, vocab=4, ...)                         or read_distribution("distribution.json")
+target = target_distribution(f, vocab=4, ...)                         or read_distribution("target.json")
 print(certify_sampler(my_sampler, target))                            anything that turns prompts and a seed into tokens
 print(certify_verifier(verify))                                       accept-or-resample of speculative sampling
 print(certify_command(["./engine"], target))                          an engine in any language, over stdin and stdout

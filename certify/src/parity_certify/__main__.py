@@ -4,9 +4,9 @@
     server --url http://127.0.0.1:8080 --target DIR                             an OpenAI-compatible server
     sampler FILE.py:FUNCTION --target DIR (or --logits or --distribution FILE.py:FUNCTION) sample(prompts [n, P], seed)
     verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
-    command --distribution distribution.json -- ./engine distribution.json                                 any language, over stdin and stdout
-    samples FILE --distribution distribution.json                                                 samples drawn elsewhere
-    distribution --out distribution.json                                                          a table model for an engine's tests
+    command --distribution target.json -- ./engine target.json                  any language, over stdin and stdout
+    samples FILE --distribution target.json                                     samples drawn elsewhere
+    distribution --out target.json                                              a table model for an engine's tests
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
@@ -336,9 +336,10 @@ def run_sampler(a: Arguments) -> int:
     if (a.distribution or a.logits) and not a.vocab:
         raise ParityError("--distribution, --logits: need --vocab")
     if a.distribution:
-        prompts = make_prompts(a, a.vocab)
-        distribution = target_distribution(load(a.distribution), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        return judge_sampler(a, sample, distribution, spec | {"distribution": [a.distribution, digest_code(a.distribution)]}, sample.__name__)
+        probs, sizes = load(a.distribution), {"vocab": a.vocab, "length": a.length}
+        distribution = target_distribution(probs, **sizes, prompts=make_prompts(a, a.vocab), end=a.end)
+        spec["distribution"] = [a.distribution, digest_code(a.distribution)]
+        return judge_sampler(a, sample, distribution, spec, sample.__name__)
     if a.logits:
         logits, V = load(a.logits), a.vocab
         spec["logits"] = [a.logits, digest_code(a.logits)]
@@ -387,8 +388,8 @@ def run_samples(a: Arguments) -> int:
 
 def run_distribution(a: Arguments) -> int:
     """write a random table model and its draft model"""
-    write_distribution(random_distribution(a.vocab, a.length, a.seed), a.out or Path("distribution.json"))
-    print(a.out or "distribution.json")
+    write_distribution(random_distribution(a.vocab, a.length, a.seed), a.out or Path("target.json"))
+    print(a.out or "target.json")
     return 0
 
 
@@ -492,7 +493,7 @@ EXAMPLES = {  # shown in the help of commands that take words after --
     "transformers": "parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
     "server": "parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
     "sampler": "parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
-    "command": "parity-certify command --distribution distribution.json -- ./engine distribution.json --temperature {temperature}",
+    "command": "parity-certify command --distribution target.json -- ./engine target.json --temperature {temperature}",
     "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
 EXTRA = dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "transformers") | {"gguf": "gguf"}

@@ -172,7 +172,11 @@ def find_largest_difference(counts: np.ndarray, distribution: Distribution) -> d
                 "prompt": distribution.prompts[k].tolist(),
                 "prefix": digits(V, depth)[prefix].tolist() if depth else [],
             }
-            prefix_found |= {"distribution": p[k, prefix].tolist(), "drawn": (drawn[k, prefix] / max(1, n)).tolist(), "n": n}
+            prefix_found |= {
+                "distribution": p[k, prefix].tolist(),
+                "drawn": (drawn[k, prefix] / max(1, n)).tolist(),
+                "n": n,
+            }
     return prefix_found
 
 

@@ -1,6 +1,6 @@
 """Certify an engine in any language, over stdin and stdout: a JSON object a line.
 
-    certify_command(["./engine"], read_distribution("distribution.json"), margin=0.05)
+    certify_command(["./engine"], read_distribution("target.json"), margin=0.05)
 
     -> {"id": 0, "prompts": [[0], [0], ...], "length": 3, "seed": 17}
     <- {"id": 0, "tokens": [[2, 1, 3], ...], "drafted": 212, "accepted": 140}      or {"id": 0, "error": "..."}
@@ -8,7 +8,7 @@
 The engine reads a request, answers with one line, flushes, and goes on until stdin ends. `drafted`,
 `accepted` and `rounds` are optional; with them, an engine that accepts no draft is inconclusive.
 
-    certify_command(["./engine", "--temperature", "{temperature}"], read_distribution("distribution.json"))
+    certify_command(["./engine", "--temperature", "{temperature}"], read_distribution("target.json"))
 
 goes through the conditions of `design.DESIGN` that the placeholders of the command can set: the engine is started once
 for each, with the values in their place. Those of `NEUTRAL` are known; the certificate names what could not be set.

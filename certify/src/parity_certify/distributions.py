@@ -1,8 +1,8 @@
 """Distributions: the probability of every sequence after every prompt, by enumeration; and distributions in files.
 
     target_distribution(f, vocab=4, length=4, prompts=...)        f: prefixes [n, P + t] -> probabilities [n, V]
-    write_distribution(distribution, "distribution.json", draft=tables)    a small table model for engines in any language
-    read_distribution("distribution.json")                                 its draft is distribution.extra["draft"]
+    write_distribution(distribution, "target.json", draft=tables)        a small table model for engines in any language
+    read_distribution("target.json")                                     its draft is distribution.extra["draft"]
 
 A distribution is a table of conditionals, a row for each prefix in this order: the empty one, those of one token, of
 two, ..., first token most significant. After the end token stands the end token again, with certainty. A file is

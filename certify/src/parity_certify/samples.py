@@ -5,7 +5,7 @@
 
     {"seed": 0, "tokens": [2, 1, 3]}                                a sequence; "prompt": its number, 0 if not there
     {"seed": 0, "counts": {"2 1 3": 412, ...}, "prompt": 0}         or how often each was drawn
-    {"format": "parity-samples", "distribution_sha256": "...", "engine": "x 1.2", "seeds": [0, 1]}       a head, optional
+    {"format": "parity-samples", "distribution_sha256": "...", "engine": "x 1.2", "seeds": [0, 1]}   a head, optional
 
 A line may have "drafted", "accepted" and "rounds"; they add up. In CSV, tokens are separated by spaces. Each prompt has
 as many sequences as any other of its seed. The first seed is tested; a rejection must repeat on the second. Copies are

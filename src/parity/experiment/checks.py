@@ -5,9 +5,7 @@ Everything stops here, before any job, with one line that names the key, the val
 
 import itertools
 import re
-import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +36,7 @@ from parity.experiment.options import (
     methods,
     needs,
     options,
+    tell_renamed,
 )
 from parity.experiment.prompt_files import check_embedded, read_prompts
 from parity.experiment.protocol_networks import add_networks
@@ -126,12 +125,6 @@ def rename_old_keys(raw: dict[str, Any]) -> dict[str, Any]:
             raw = {**raw, section: {new if key == old else key: value for key, value in values.items()}}
             tell_renamed(f"{section}.{old} is called {section}.{new} now")
     return raw
-
-
-@cache
-def tell_renamed(line: str) -> None:
-    """Print a line on standard error, once in a process."""
-    print(f"note: {line}", file=sys.stderr)
 
 
 def make_config(raw: dict[str, Any]) -> Config:

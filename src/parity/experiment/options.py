@@ -6,6 +6,7 @@ does. The rest are literals at the top of the module, the fields of `Declaration
 """
 
 import ast
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -250,7 +251,20 @@ def list_bounds(kind: str, method: str, sizes: Mapping[str, int]) -> dict[str, i
     return {name: sizes[c.most] for name, c in counts(kind, method).items() if c.most in sizes}
 
 
+# Methods whose option `law` has another name now
+RENAMED_OPTIONS = {("discrete", "sjd_pp"): "store", ("discrete", "sjd_vp"): "store", ("continuous", "coupled"): "goal"}
+
+
+@cache
+def tell_renamed(line: str) -> None:
+    """Print a line on standard error, once in a process."""
+    print(f"note: {line}", file=sys.stderr)
+
+
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
     """Return a variant's options, completed with defaults. Raises ConfigError, which begins with `where`, for one that
     the method does not have or whose value is not allowed."""
+    if "law" in given and (new := RENAMED_OPTIONS.get((kind, method))):
+        given = {new if key == "law" else key: value for key, value in given.items()}
+        tell_renamed(f"option law of {method} is called {new} now")
     return validate(make_option_schema(kind, method), given, where or f"{KINDS[kind]}.methods.{method}").model_dump()

@@ -129,7 +129,7 @@ def make_sections(g: Gathered) -> Iterator[Section]:
         body += [Words(title, "heading"), show_table(list_records(frame), columns, caption)] if len(frame) else []
     reason = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
     body = body or [Words(f"no test of one token's distribution{reason}.", "empty")]
-    yield Section("continuous-laws", "Continuous tokens: distributions", DISTRIBUTIONS, *body, folded=True)
+    yield Section("continuous-probs", "Continuous tokens: distributions", DISTRIBUTIONS, *body, folded=True)
 
 
 def describe_baseline(g: Gathered) -> list[str]:

@@ -151,22 +151,22 @@ LONG: Faulty = {
         renumber(assd, reuse_from(AGAIN), only="accept"), f"acceptance uniforms again from rank {AGAIN} on", "chain"
     ),
     "assd: beyond 128": (
-        flatten_probs(assd, 0.2, lambda ranks, _: ranks >= FAR), f"laws flatter from rank {FAR} on", "far"
+        flatten_probs(assd, 0.2, lambda ranks, _: ranks >= FAR), f"drawn flatter from rank {FAR} on", "far"
     ),
     "sequential: twins of 9 to 64": (
         change_noise(sequential, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "chain"
     ),
-    "assd: last": (flatten_probs(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), "last word's law flatter", "copy"),
+    "assd: last": (flatten_probs(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), "last word drawn flatter", "copy"),
     "assd: beyond 32": (
-        flatten_probs(assd, 0.15, lambda ranks, _: ranks >= LATE), f"laws flatter from rank {LATE} on", "hidden"
+        flatten_probs(assd, 0.15, lambda ranks, _: ranks >= LATE), f"drawn flatter from rank {LATE} on", "hidden"
     ),
     "assd: other prompts": (  # changes the rows whose prompts are longer than the batch's shortest
         flatten_probs(assd, 0.1, lambda _, n_prompt: (n_prompt > n_prompt.min())[:, None]),
-        "laws flatter where prompts differ", "hidden",
+        "drawn flatter where prompts differ", "hidden",
     ),
-    "assd: alone": (swap_in_small(assd, flatten_probs(assd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
+    "assd: alone": (swap_in_small(assd, flatten_probs(assd, 0.3), 1), "drawn flatter when alone in the batch", "chain"),
     "assd_ngram: small batch": (
-        swap_in_small(assd_ngram, flatten_probs(assd_ngram, 0.3), 3), "laws flatter in batches of three or fewer",
+        swap_in_small(assd_ngram, flatten_probs(assd_ngram, 0.3), 3), "drawn flatter in batches of three or fewer",
         "chain",
     ),
     "assd: short-sighted": (

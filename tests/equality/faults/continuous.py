@@ -193,21 +193,21 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of 
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
 LONG: Faulty = {
     "mar: late reuse": (renumber(mar, reuse_late_index), f"noise used again from place {LATE} on", "regimes"),
-    "cspd: last": (widen(cspd, 1.5, lambda ranks: ranks == 63), "last token's law wider", "regimes"),
+    "cspd: last": (widen(cspd, 1.5, lambda ranks: ranks == 63), "last token drawn wider", "regimes"),
     "cspd: beyond 32": (
-        widen(cspd, 1.08, lambda ranks: ranks >= LATE), f"laws wider from place {LATE} on", "turning"
+        widen(cspd, 1.08, lambda ranks: ranks >= LATE), f"drawn wider from place {LATE} on", "turning"
     ),
-    "cspd: beyond 128": (widen(cspd, 1.15, lambda ranks: ranks >= FAR), f"laws wider from place {FAR} on", "far"),
+    "cspd: beyond 128": (widen(cspd, 1.15, lambda ranks: ranks >= FAR), f"drawn wider from place {FAR} on", "far"),
     "mar: twins of 9 to 64": (
         change_noise(mar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "regimes"
     ),
     "cspd: ahead": (  # changes the rows that are ahead of the slowest of their batch
         widen(cspd, 1.08, lambda ranks: ranks[:, :1] > ranks[:, :1].min()),
-        "laws wider where rows differ in place", "turning",
+        "drawn wider where rows differ in place", "turning",
     ),
-    "cspd: alone": (swap_in_small(cspd, widen(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
+    "cspd: alone": (swap_in_small(cspd, widen(cspd, 1.3), 1), "drawn wider when alone in the batch", "regimes"),
     "mar: small batch": (
-        swap_in_small(mar, widen(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"
+        swap_in_small(mar, widen(mar, 1.3), 3), "drawn wider in batches of three or fewer", "regimes"
     ),
     "cspd: short-sighted": (
         replace_conditions(cspd, ignore_distant_tokens), f"tokens beyond {SIGHT} places unseen", "copy"

@@ -334,14 +334,14 @@ class Coarse(Noise):
         return leading.add_(0.5).mul_(2.0**-24).log_().neg_().clamp_(min=torch.finfo(torch.float32).tiny)
 
 
-FLATTER = "law flatter by a tenth beyond token 5"
+FLATTER = "drawn flatter by a tenth beyond token 5"
 CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW}), "spec": (spec, {"gamma": 4})}
 LONG: Faulty = {
     "sjd: late reuse": (renumber(sjd, reuse_late_index), f"noise used again from pass {LATE} on", "chain"),
     "sjd: beyond 5": (flatten_probs(sjd, 0.1, lambda positions, _: positions > 5), FLATTER, "hidden"),
     "spec: beyond 5": (flatten_probs(spec, 0.1, lambda positions, _: positions > 5), FLATTER, "counter"),
     "sjd: last": (
-        flatten_probs(sjd, 0.5, lambda positions, end: positions >= end), "last token's law flatter by half", "chain"
+        flatten_probs(sjd, 0.5, lambda positions, end: positions >= end), "last token drawn flatter by half", "chain"
     ),
     "sjd: border": (patch_module(SJD, verify=accept_last).sjd, "last draft of the window unverified", "chain"),
     "sjd: tolerance": (partial(sjd, tolerance=0.02), "accept +0.02", "counter"),
@@ -355,18 +355,18 @@ LONG: Faulty = {
     ),
     "sjd: late residual": (decode_with_late_fault, f"residual p from token {FAR} on", "far"),
     "sjd: row border": (
-        flatten_probs(sjd, 0.3, lambda positions, _: positions % 16 == 0), "first law of every row flatter", "order 2"
+        flatten_probs(sjd, 0.3, lambda positions, _: positions % 16 == 0), "first of every row drawn flatter", "order 2"
     ),
     "sjd: ahead": (  # changes the rows that are ahead of the slowest of their batch
         flatten_probs(sjd, 0.1, lambda positions, _: positions[:, :1] > positions[:, :1].min()),
-        "laws flatter where rows differ in place", "chain",
+        "drawn flatter where rows differ in place", "chain",
     ),
-    "sjd: alone": (swap_in_small(sjd, flatten_probs(sjd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
+    "sjd: alone": (swap_in_small(sjd, flatten_probs(sjd, 0.3), 1), "drawn flatter when alone in the batch", "chain"),
     "spec: small batch": (
-        swap_in_small(spec, flatten_probs(spec, 0.3), 3), "laws flatter in batches of three or fewer", "chain"
+        swap_in_small(spec, flatten_probs(spec, 0.3), 3), "drawn flatter in batches of three or fewer", "chain"
     ),
     "sjd: rollback": (
-        change_model(sjd, flatten_after_rollback), "laws flatter after a rollback of 14 or more", "chain"
+        change_model(sjd, flatten_after_rollback), "drawn flatter after a rollback of 14 or more", "chain"
     ),
     "sjd: one in 1000": (replace_logits(sjd, mix_uniform), "a token in 1,000 is any", "hash"),
     "ar: coarse": (

@@ -32,9 +32,9 @@ from parity_decoders.verification import count_leading
 
 CLAIM = "lossless"
 ORIGIN = "project"
-EXACT_WITH = {"law": "exact"}  # with `law: path` tokens are meant to be within eps of plain decoding's
-EXACT_LAYER = {"law": "exact"}
-COUPLED_WITH = {"law": "path"}
+EXACT_WITH = {"goal": "exact"}  # with `goal: path` tokens are meant to be within eps of plain decoding's
+EXACT_LAYER = {"goal": "exact"}
+COUPLED_WITH = {"goal": "path"}
 TARGETS = "walks"
 SOURCE = "this project, 2026: docs/explanation/heads.md"
 GROWTH = 1e5  # moves left standing may grow so much over steps and ranks; no bound is known, see heads.md
@@ -163,7 +163,7 @@ def coupled(
     sweeps: Annotated[int, Interval(ge=1, le=1024)] = 2,
     reads: Literal["final", "drafts"] = "final",
     theta: Annotated[float, Interval(ge=0)] = 0.3,
-    law: Literal["exact", "path"] = "exact",
+    goal: Literal["exact", "path"] = "exact",
     eps: Annotated[float, Interval(ge=0)] = 1e-3,
 ) -> Iterator[Draw]:
     """Draw all positions of a window at once, each with its whole walk.
@@ -174,9 +174,9 @@ def coupled(
             "drafts" before it too: fewer rounds, but an evaluation each where attention is bidirectional. A causal
             network always reads drafts
     theta   deviations between two means up to which a step is coupled; beyond, it keeps its noise
-    law     "exact": the target's distribution. "path": every step keeps its noise, and the image is meant to be, within
+    goal    "exact": the target's distribution. "path": every step keeps its noise, and the image is meant to be, within
             `eps`, what plain decoding draws under the same noise
-    eps     largest difference to plain decoding that `law: path` aims at: moves of eps / 100,000 or less are left
+    eps     largest difference to plain decoding that `goal: path` aims at: moves of eps / 100,000 or less are left
             standing. They grow over steps and ranks, and no bound is known; 700 times is the most that was measured.
             In float32 moves of 1.9e-6 are rounding, and are left standing too
     """
@@ -184,7 +184,7 @@ def coupled(
     B, L = start.order.shape
     device = start.order.device
     standing = max(eps / GROWTH, ROUNDING * torch.finfo(noise.dtype).eps)  # moves up to this are left standing
-    rule = Rule(theta, 0.0, False, sweeps) if law == "exact" else Rule(None, standing, True, sweeps)
+    rule = Rule(theta, 0.0, False, sweeps) if goal == "exact" else Rule(None, standing, True, sweeps)
     reads_drafts = reads == "drafts" or target.raster
     tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # in the order of ranks
     rank = torch.arange(L, device=device)
@@ -207,7 +207,7 @@ def coupled(
         grid = write(torch.zeros_like(tokens[rows]), start.order[rows], tokens[rows])
         chain = model.chain(model.conditions(grid, start.order[rows], ranks, n_known))
         if walks is None:
-            if law == "exact":
+            if goal == "exact":
                 require_noise(chain, "coupled")
             walks = start_walks(chain, noise, B, L, target.dim)
         walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & renewed, 0)

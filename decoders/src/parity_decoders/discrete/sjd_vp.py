@@ -16,8 +16,10 @@ from parity_decoders.window import ProbsByPosition, Window
 
 CLAIM = "lossless"
 ORIGIN = "account"
-EXACT_WITH = {"law": "drawn"}
-SOURCE = "Shan et al. 2026 (arXiv 2603.27115), from its abstract: the exponent and both laws are this project's reading"
+EXACT_WITH = {"store": "drawn"}
+SOURCE = (
+    "Shan et al. 2026 (arXiv 2603.27115), from its abstract: exponent and both stored distributions are our reading"
+)
 
 
 @torch.inference_mode()
@@ -28,7 +30,7 @@ def sjd_vp(
     noise: Noise,
     window: Annotated[int, Interval(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     strength: Annotated[float, Interval(ge=0, le=10)] = 1.0,
-    law: Literal["target", "drawn"] = "drawn",
+    store: Literal["target", "drawn"] = "drawn",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
 ) -> Iterator[Step]:
     """Decode like `sjd`, by a window of drafts, but draw the next drafts from p (p / p')^strength, normalised, where p'
@@ -36,11 +38,11 @@ def sjd_vp(
 
     window    W, tokens per pass
     strength  how far drafts follow the change of probability; 0 is `sjd`
-    law       the distribution that the next pass verifies a draft against: the one it was "drawn" from, which is exact,
+    store     the distribution that the next pass verifies a draft against: the one it was "drawn" from, which is exact,
               or p, the "target" distribution of this pass, as if the drafts were SJD's, which is biased
     init      as in `sjd`
     """
-    slots = Window(model, start, noise, window, init, stores="p" if law == "target" else "own")
+    slots = Window(model, start, noise, window, init, stores="p" if store == "target" else "own")
     previous = ProbsByPosition(noise, window, model.vocab)  # those of the pass before
 
     def run_pass() -> Step:
