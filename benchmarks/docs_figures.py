@@ -24,7 +24,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from parity.base.machine import read_processor
 from parity.metrics.estimates import PERCENT, Z
@@ -401,6 +404,65 @@ def format_table(lines: list[tuple[str, ...]]) -> str:
     return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
 
 
+PAPER_GAINS = {  # tokens a pass by `sjd`, the smallest and largest in tables 1 to 5 of its paper
+    "LlamaGen": (1.63, 1.73),
+    "Anole": (1.94, 2.11),
+    "Lumina-mGPT": (2.22, 2.28),
+}
+
+
+def read_expected_gains(t: pd.DataFrame, low: float, high: float) -> pd.DataFrame:
+    """Read from the table of gain-by-network what other methods gain where `sjd` gains `low` to `high`: the columns
+    "low" and "high" by method, interpolated between networks that are neighbours by the gain of `sjd`."""
+    wide = t.pivot(index="network", columns="method", values="times").sort_values("sjd")
+    ends = {name: [np.interp(x, wide["sjd"], wide[name]) for x in (low, high)] for name in wide if name != "sjd"}
+    return pd.DataFrame(ends, index=["low", "high"]).T
+
+
+def format_gain_by_network(t: pd.DataFrame) -> str:
+    """Write a table of networks by the gain of `sjd`, and one of what to expect of the paper's networks. Draws the
+    figure docs/gain.svg and puts it above; keeps what to expect in docs/figures/gain-expected.csv."""
+    draw_gain_by_network(t, ROOT / "docs/gain.svg")
+    wide = t.pivot(index="network", columns="method", values="times").sort_values("sjd", ascending=False)
+    of_network = t.drop_duplicates("network").set_index("network")
+    names = ["sjd", *(name for name in wide if name != "sjd")]
+    lines = [("network", "TV moved", "entropy, nats", *(f"`{name}`" for name in names))]
+    for network, row in wide.iterrows():
+        measures = (f"{of_network.loc[network, key]:.2f}" for key in ("moved", "entropy"))
+        lines.append((str(network), *measures, *(f"{row[name]:.2f}" for name in names)))
+    expected = [("network of the SJD paper", "`sjd`, in the paper", *(f"`{name}`, to expect" for name in names[1:]))]
+    kept = []
+    for network, (low, high) in PAPER_GAINS.items():
+        ends = read_expected_gains(t, low, high).loc[names[1:]]
+        expected.append((network, f"{low} to {high}", *(f"{a:.1f} to {b:.1f}" for a, b in ends.values)))
+        kept += [{"label": f"{network}, {name}", "low": a, "high": b} for name, (a, b) in ends.T.items()]
+    pd.DataFrame(kept).to_csv(ROOT / "docs/figures/gain-expected.csv", index=False, float_format="%.6g")
+    image = "![Gain of lossless decoders against the gain of sjd, and against how far distributions move](../gain.svg)"
+    return f"{image}\n\n{format_table(expected)}\n\n{format_table(lines)}"
+
+
+def draw_gain_by_network(t: pd.DataFrame, file: Path) -> None:
+    """Draw the gain of each method against that of `sjd`, with the paper's networks, and against `moved`."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    by_sjd = t["network"].map(t[t["method"] == "sjd"].set_index("network")["times"])
+    for axes, x, label in (
+        (left, by_sjd, "tokens a pass by sjd"),
+        (right, t["moved"], "TV by which tokens' distributions move"),
+    ):
+        for name, rows in t.assign(x=x).sort_values("x").groupby("method", sort=False):
+            axes.plot(rows["x"], rows["times"], "o-" if axes is left else "o", markersize=4, linewidth=1, label=name)
+        axes.set_xlabel(label)
+        axes.spines[["top", "right"]].set_visible(False)
+    for name, (low, high) in PAPER_GAINS.items():
+        left.axvspan(low, high, color="0.85", linewidth=0)
+        left.annotate(name, ((low + high) / 2, t["times"].max()), rotation=90, ha="center", va="top", fontsize=8)
+    left.set_ylabel("tokens a pass")
+    left.legend(frameon=False)
+    with matplotlib.rc_context({"svg.hashsalt": "gain"}):
+        figure.savefig(file, metadata={"Date": None})
+
+
 def draw_headline(t: pd.DataFrame, file: Path) -> bool:
     """Draw speed against distance of methods on images into a file; return False, without a file, if none was timed."""
     drawn = draw_speed_by_distance(t[t["kind"] == "discrete"])
@@ -421,6 +483,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
     "many-pictures": ("many-pictures", format_growth),
+    "gain-by-network": ("gain-by-network", format_gain_by_network),
 }
 
 

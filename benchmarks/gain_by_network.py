@@ -87,6 +87,7 @@ def main() -> None:
     manifest, rows = encode_captions(a.images)
     kept = []
     for temperature, guidance, scale in SETTINGS:
+        network = f"temperature {temperature}, guidance {guidance}, weights disturbed by {scale}"
         setting = {"sampling": {**make_sampling(guidance), "temperature": temperature}}
         spec = make_spec("discrete", "", 0, **setting)
         loaded: Any = loop.load("discrete", manifest, spec)
@@ -98,8 +99,7 @@ def main() -> None:
             spec = make_spec("discrete", variant, 0, **setting)
             passes = loop.decode("discrete", loaded, spec, rows, a.images).nfe
             times = float((plain.shape[1] / passes).mean())
-            row = {"label": f"T {temperature}, guidance {guidance}, disturbed {scale}, {spec['method']}"}
-            row |= {"temperature": temperature, "guidance": guidance, "disturbed": scale, "method": spec["method"]}
+            row = {"label": f"{network}, {spec['method']}", "network": network, "method": spec["method"]}
             row |= {"times": times, "moved": moved, "entropy": entropy, "images": a.images}
             kept.append(row)
             print(f"{row['label']}: {times:.2f} times, moved {moved:.3f}, entropy {entropy:.2f}", flush=True)

@@ -82,3 +82,11 @@ def test_a_distribution_that_is_stored_wrong_is_found(make_scenes, monkeypatch, 
 def test_a_correct_decoder_passes(make_scenes, dtype, method):
     found = verify(make_scenes(dtype), CAPTIONS, method)
     assert not found.is_fault, found
+
+
+@pytest.mark.parametrize("method", ["sjd_coupled", "sjd"])
+def test_tokens_a_pass_are_counted(make_scenes, method):
+    """A window of one token is plain decoding, which draws one a pass."""
+    scenes = make_scenes("float32")
+    assert verify(scenes, CAPTIONS, method, 2, window=1).per_pass == 1
+    assert verify(scenes, CAPTIONS, method, 2, window=8).per_pass > 1

@@ -91,6 +91,7 @@ class Verification:
     tokens    number of tokens that were looked at
     first     for each row that differs: (row, position, lead of the decoder's token there, in nats)
     rounding  the largest move of a lead between two computations of plain decoding's distributions, in nats
+    per_pass  tokens that a pass of the decoder drew, the mean; plain decoding draws one. None if not counted
     lost      draws that the decoder, and that plain decoding, lose by the distribution of one pass over the whole row
     """
 
@@ -102,6 +103,7 @@ class Verification:
     first: list[tuple[int, int, float]] | None = None
     rounding: float | None = None
     lost: tuple[int, int] | None = None
+    per_pass: float | None = None
 
     def __str__(self) -> str:
         return self.line

@@ -119,7 +119,9 @@ def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Ve
     rounding = measure_rounding(looked, place_leads(leads, model.length), dtype, guidance)
     if is_coupled("discrete", spec["method"], spec["options"]):
         model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, noise)
-        return judge(spec["method"], looked, look(discrete.record(model, start, steps).tokens), rounding)
+        decoded = discrete.record(model, start, steps)
+        found = judge(spec["method"], looked, look(decoded.tokens), rounding)
+        return replace(found, per_pass=count_per_pass(decoded))
     line = rounding.find_fault()
     return Verification(line, True, len(plain), int(is_drawn.sum())) if line else None
 
@@ -146,7 +148,13 @@ def check_tokens(
         for name in layers:
             found += run_layer(name, cell)["rows"]
     lossless = claim(kind, spec["method"], spec["options"]) == "lossless"
-    return judge_tests(spec["method"], found, lossless, len(rows["ids"]))
+    judged = judge_tests(spec["method"], found, lossless, len(rows["ids"]))
+    return replace(judged, per_pass=count_per_pass(cell.shards)) if kind == "discrete" else judged
+
+
+def count_per_pass(decoded: Any) -> float:
+    """Count the tokens that a pass drew, the mean of all passes of image rows that were decoded."""
+    return float(decoded.kept.sum() / decoded.nfe.sum())
 
 
 def list_layers(kind: str, spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
