@@ -33,7 +33,7 @@ rule checkpoint:
         "check the files of {wildcards.model}"
     shell:
         r"""
-        python -m parity.models --kind {wildcards.kind} --name {wildcards.model} --spec {params.spec:q} \
+        python -m parity.job models --kind {wildcards.kind} --name {wildcards.model} --spec {params.spec:q} \
             --out {output:q} >{log:q} 2>&1
         """
 

@@ -33,7 +33,7 @@ def refuse(problem):
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / folder) for folder in ("src", "certify/src", "decoders/src")]
 try:
-    from parity.base import digests, machine, verdict_table
+    from parity.base import digests, fork_server, machine, verdict_table
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 

@@ -47,7 +47,7 @@ rule decode:
         "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:
         r"""
-        python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} {params.part} \
+        python -m parity.job decode --kind {params.kind} --spec {params.spec:q} {params.inputs} {params.part} \
             --checkpoint {input.checkpoint:q} --code {params.digest} --store results/store \
             --batch {params.batch} --shards {params.shards} --compile {params.compile} --capture {params.capture} \
             --refill {params.refill} \
@@ -82,7 +82,7 @@ rule take_made:
         "take the tokens of {wildcards.model}/{wildcards.method}-{wildcards.key} that were made elsewhere"
     shell:
         r"""
-        python -m parity.decode.made --spec {params.spec:q} --sizes {params.sizes:q} --tokens {input.tokens:q} \
+        python -m parity.job decode.made --spec {params.spec:q} --sizes {params.sizes:q} --tokens {input.tokens:q} \
             {params.inputs} {params.seconds} --part {wildcards.shard} {wildcards.shards} --out {output:q} >{log:q} 2>&1
         """
 

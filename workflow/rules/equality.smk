@@ -35,6 +35,6 @@ rule test_method:
         "test {wildcards.method} on models whose distribution is known ({wildcards.kind})"
     shell:
         r"""
-        python -m parity.equality tests --kind {wildcards.kind} --method {params.method:q} --spec {params.spec:q} \
+        python -m parity.job equality tests --kind {wildcards.kind} --method {params.method:q} --spec {params.spec:q} \
             --threads {threads} --out {output:q} >{log:q} 2>&1
         """

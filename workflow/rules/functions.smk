@@ -335,6 +335,8 @@ def begin_run():
     targets = set(workflow.dag_settings.targets)
     if targets and targets <= {"plan", "fetch"}:
         return
+    if not machine.gpu():
+        fork_server.start()
     if targets & set(PAPER_TARGETS):
         check_paper_run(targets)
         return

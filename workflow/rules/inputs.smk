@@ -33,7 +33,7 @@ if EXPERIMENT.image:
             "read the prompts"
         shell:
             r"""
-            python -m parity.inputs prompts --spec {params.spec:q} --digest {params.digest} \
+            python -m parity.job inputs prompts --spec {params.spec:q} --digest {params.digest} \
                 --out {params.folder:q} >{log:q} 2>&1
             """
 
@@ -61,7 +61,7 @@ rule captions:
         "encode the captions for {wildcards.model}, part {wildcards.shard}"
     shell:
         r"""
-        python -m parity.inputs captions --prompts {input.prompts:q} --checkpoint {input.checkpoint:q} \
+        python -m parity.job inputs captions --prompts {input.prompts:q} --checkpoint {input.checkpoint:q} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
 
@@ -87,6 +87,6 @@ rule task:
         "make the texts of {wildcards.task_kind}-{wildcards.key}"
     shell:
         r"""
-        python -m parity.inputs task --task-kind {wildcards.task_kind} --settings {params.settings:q} \
+        python -m parity.job inputs task --task-kind {wildcards.task_kind} --settings {params.settings:q} \
             --checkpoint {input.checkpoint:q} --threads {threads} --out {output:q} >{log:q} 2>&1
         """

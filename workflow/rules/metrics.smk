@@ -45,7 +45,7 @@ rule reference:
         "images to compare {wildcards.model} with"
     shell:
         r"""
-        python -m parity.metrics reference --kind {wildcards.kind} {params.prompts} --folder={params.folder:q} \
+        python -m parity.job metrics reference --kind {wildcards.kind} {params.prompts} --folder={params.folder:q} \
             --count {params.number} --checkpoint {input.checkpoint:q} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
@@ -79,7 +79,7 @@ rule reference_features:
         "images to compare published models with"
     shell:
         r"""
-        python -m parity.metrics reference-features --networks {input.networks:q} --reference={params.reference:q} \
+        python -m parity.job metrics reference-features --networks {input.networks:q} --reference={params.reference:q} \
             --count {params.number} --protocol {params.protocol} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
@@ -127,7 +127,7 @@ for model_kind in KINDS:
             "measure {wildcards.name}"
         shell:
             r"""
-            python -m parity.measure --kind {wildcards.kind} --spec {params.spec:q} --layers {params.layers:q} \
+            python -m parity.job measure --kind {wildcards.kind} --spec {params.spec:q} --layers {params.layers:q} \
                 --cell {params.cell:q} {params.shards} {params.inputs} {params.baseline} {params.reference} \
                 {params.render} {params.run_code} --networks {input.networks:q} {params.judged} --checkpoint {input.checkpoint:q} \
                 --threads {threads} --device {resources.gpu} >{log:q} 2>&1
@@ -158,7 +158,7 @@ rule accuracy:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"
     shell:
         r"""
-        python -m parity.metrics accuracy --task-kind {wildcards.task_kind} --settings {params.settings:q} \
+        python -m parity.job metrics accuracy --task-kind {wildcards.task_kind} --settings {params.settings:q} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
@@ -193,7 +193,7 @@ rule drafted_trees:
         "drafted trees of {wildcards.name}"
     shell:
         r"""
-        python -m parity.metrics drafted-trees --cell {params.cell:q} {params.inputs} {params.shards} \
+        python -m parity.job metrics drafted-trees --cell {params.cell:q} {params.inputs} {params.shards} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

@@ -47,7 +47,7 @@ rule report:
         "write the report {output[0]}"
     shell:
         r"""
-        python -m parity.report --config {params.config:q} --kinds {params.kinds} \
+        python -m parity.job report --config {params.config:q} --kinds {params.kinds} \
             --published {input.published:q} --extra {input.extra:q} --root {params.root:q} \
             --threads {threads} --out {params.folder:q} >{log:q} 2>&1
         """
