@@ -448,9 +448,9 @@ def draw_gain_by_network(t: pd.DataFrame, file: Path) -> None:
     by_sjd = t["network"].map(t[t["method"] == "sjd"].set_index("network")["times"])
     for axes, x, label in (
         (left, by_sjd, "tokens a pass by sjd"),
-        (right, t["moved"], "TV by which tokens' distributions move"),
+        (right, t["moved"], "TV by which distributions move"),
     ):
-        for name, rows in t.assign(x=x).sort_values("x").groupby("method", sort=False):
+        for name, rows in t.assign(x=x).sort_values("x").groupby("method"):
             axes.plot(rows["x"], rows["times"], "o-" if axes is left else "o", markersize=4, linewidth=1, label=name)
         axes.set_xlabel(label)
         axes.spines[["top", "right"]].set_visible(False)

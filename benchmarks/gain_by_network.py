@@ -87,7 +87,9 @@ def main() -> None:
     manifest, rows = encode_captions(a.images)
     kept = []
     for temperature, guidance, scale in SETTINGS:
-        network = f"temperature {temperature}, guidance {guidance}, weights disturbed by {scale}"
+        own = {"temperature": 1.0, "guidance": GUIDANCE, "weights disturbed by": 0.0}
+        changes = dict(zip(own, (temperature, guidance, scale), strict=True))
+        network = ", ".join(f"{name} {value:g}" for name, value in changes.items() if value != own[name]) or "as it is"
         setting = {"sampling": {**make_sampling(guidance), "temperature": temperature}}
         spec = make_spec("discrete", "", 0, **setting)
         loaded: Any = loop.load("discrete", manifest, spec)
