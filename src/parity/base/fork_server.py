@@ -91,7 +91,8 @@ def ask(module: str, words: list[str]) -> int | None:
         return 1
     died, code = answer
     if died:
-        signal.signal(code, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # SIGKILL has no other handler
+            signal.signal(code, signal.SIG_DFL)
         os.kill(os.getpid(), code)
     return code
 
