@@ -34,8 +34,8 @@ DECODING = (
     "train-arm", "transformers", "README",
 )  # fmt: skip
 CHECKPOINTS = {  # stand-ins of the pages of checkpoints: the path in its folder, and where the page has it
-    "llamagen": {"llamagen": {"": "llamagen"}},
-    "llamagen-classes": {"llamagen_c2i": {"": "classes"}},
+    "checkpoint": {"llamagen": {"": "llamagen"}},
+    "llamagen": {"llamagen": {"": "llamagen"}, "llamagen_c2i": {"": "classes"}},
     "janus": {"janus_released": {"Janus-Pro-1B": "Janus-Pro-1B"}, "janus": {"Janus-Pro-1B": "Janus-Pro-1B-hf"}},
     "emu3": {"emu3": {"Emu3-Gen-hf": "Emu3-Gen-256"}},
     "emu3p5": {
