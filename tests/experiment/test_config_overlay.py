@@ -95,7 +95,7 @@ def test_a_job_reads_the_very_trial_that_the_workflow_planned():
     """Values are written alike, 1.0 and not 1, because digests of them name files."""
     trial = config_overlay.scale_config(load_with("stand_in=true"))
     again = checks.make_config(json.loads(trial.model_dump_json(exclude_unset=True)))
-    assert (trial.timing.seconds, trial.timing.compile) == (1, "off")
+    assert trial.timing.seconds == 0
     assert dump_canonical(again.model_dump()) == dump_canonical(trial.model_dump())
 
 

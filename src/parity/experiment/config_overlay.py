@@ -190,15 +190,14 @@ def scale_config(config: Config) -> Config:
     """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
     two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two, of
     runs too, or of images that are compared with a reference FEWEST_COMPARED; one job decodes a cell, because starting
-    a job takes longer than these, and times are measured for a second and of uncompiled passes, because those of random
-    networks say nothing.
+    a job takes longer than these, and speeds are predicted, because those of random networks say nothing.
     The configuration itself if nothing is left out."""
     is_trial = config.stand_in is True or getattr(config.stand_in, "size", "") == "small"
     if config.scale == 1 and not is_trial:
         return config
     update: dict[str, Any] = {"scale": 1.0}
     if is_trial:
-        update["timing"] = config.timing.model_copy(update={"seconds": 1.0, "compile": "off"})
+        update["timing"] = config.timing.model_copy(update={"seconds": 0.0})
     if config.scale != 1:
         update["experiment"] = f"{config.experiment}-x{config.scale:g}"
 

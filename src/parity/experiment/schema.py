@@ -432,7 +432,10 @@ class TimingSpec(Strict):
         [], description="methods that are timed beside the lossless ones predicted to be fastest"
     )
     seconds: float = Field(
-        60, gt=0, le=1e6, description="that this takes at a batch, and as many for single rows, at most"
+        60,
+        ge=0,
+        le=1e6,
+        description="that this takes at a batch, and as many for single rows, at most; 0: every speed is predicted",
     )
 
 

@@ -137,14 +137,14 @@ def time_size(
     bench: Bench, group: list[Counted], like: Counted | None, batch: int, named: list[str] | str, seconds: float
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """Predict the speed of every variant at a batch, and time those that `choose_rivals` names for about this many
-    seconds. like: of `find_like`. Yields keys of cells, and columns of their rows."""
+    seconds, none for 0. like: of `find_like`. Yields keys of cells, and columns of their rows."""
     name = "speedup_single" if batch == 1 else "speedup"
     for counted in [*group, *([like] if like else [])]:
         counted.variant.seconds = []
         counted.variant.predicted = predict(bench, counted, batch)
     plain = group[0].variant
-    rivals = [c.variant for c in choose_rivals(bench.kind, group, named)]
-    compiled = [replace(plain, fast=True, seconds=[])] if bench.compiles and batch == 1 else []
+    rivals = [c.variant for c in choose_rivals(bench.kind, group, named)] if seconds else []
+    compiled = [replace(plain, fast=True, seconds=[])] if bench.compiles and batch == 1 and seconds else []
     bases = [like.variant] if like and any(rival.base for rival in rivals) else []
     turns = [plain, *bases, *compiled, *rivals]
     timed = run_duels(bench, turns, batch, seconds) if len(turns) > 1 else []
