@@ -335,7 +335,7 @@ def begin_run():
     targets = set(workflow.dag_settings.targets)
     if targets and targets <= {"plan", "fetch"}:
         return
-    if not machine.gpu():
+    if workflow.local_exec and not machine.gpu():
         fork_server.start()
     if targets & set(PAPER_TARGETS):
         check_paper_run(targets)

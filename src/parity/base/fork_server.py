@@ -44,25 +44,31 @@ class Command(NamedTuple):
 
 
 def start() -> None:
-    """Start a server for the jobs of this process, unless one is named or the system has none of what it takes."""
+    """Start a server for the jobs of this process, unless one is named, or the system lacks what it takes: pidfds, and a
+    folder for temporary files in which a socket has a short name."""
     if NAME in os.environ or not hasattr(os, "pidfd_open"):
         return
-    folder = tempfile.mkdtemp(prefix="parity-")
-    address = f"{folder}/socket"
-    alive, _kept_open = os.pipe()  # the end that is kept open closes when this process ends, however it ends
-    with socket.socket(socket.AF_UNIX) as listener:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        folder = tempfile.mkdtemp(prefix="parity-")
+        address = f"{folder}/socket"
         listener.bind(address)
-        listener.listen(1024)
-        subprocess.Popen(
-            [sys.executable, "-m", "parity.base.fork_server", str(listener.fileno()), folder],
-            stdin=alive,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C is for the jobs, which forward it
-            env=os.environ | dict.fromkeys(THREADS, "1"),
-        )
+    except OSError:
+        listener.close()
+        return
+    listener.listen(1024)
+    alive, _kept_open = os.pipe()  # the end that is kept open closes when this process ends, however it ends
+    subprocess.Popen(
+        [sys.executable, "-m", "parity.base.fork_server", str(listener.fileno()), folder],
+        stdin=alive,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[listener.fileno()],
+        start_new_session=True,  # Ctrl-C is for the jobs, which forward it
+        env=os.environ | dict.fromkeys(THREADS, "1"),
+    )
     os.close(alive)
+    listener.close()
     os.environ[NAME] = f"{sys.executable}:{address}"
 
 
