@@ -44,8 +44,8 @@ class Command(NamedTuple):
 
 
 def start() -> None:
-    """Start a server for the jobs of this process, unless one is named, or the system lacks what it takes: pidfds, and a
-    folder for temporary files in which a socket has a short name."""
+    """Start a server for the jobs of this process, unless one is named, or the system lacks what it takes: pidfds, and
+    a folder for temporary files in which a socket has a short name."""
     if NAME in os.environ or not hasattr(os, "pidfd_open"):
         return
     listener = socket.socket(socket.AF_UNIX)
