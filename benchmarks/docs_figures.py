@@ -371,6 +371,27 @@ def format_growth(t: pd.DataFrame) -> str:
     return format_table(lines)
 
 
+def format_smollm2(t: pd.DataFrame) -> str:
+    """Write a table for each dtype of the text decoders on SmolLM2: at each sampling the passes a token after a prompt
+    that begins a text and after one that repeats itself, and CPU-seconds, and how many texts are those of `ar`. Below
+    it are the verdicts that are not consistent."""
+    parts = []
+    for dtype in ("float32", "bfloat16"):
+        rows = t[t["dtype"] == dtype]
+        names = list(dict.fromkeys(rows["law"]))
+        heads = [f"{head}, T = {name}" for name in names for head in ("beginning", "repeating", "CPU-seconds")]
+        lines = [("method", *heads, f"equal to `ar`, of {rows['rows'].iloc[0]}")]
+        for method, of in rows.groupby("method", sort=False):
+            of = of.set_index("law")
+            cells = [f"{of[key][name]:.2f}" for name in names for key in ("open", "repeating", "ratio")]
+            name = f"`{method}`" if str(method).isidentifier() else str(method)
+            lines.append((name, *cells, " and ".join(f"{of['equal'][name]}" for name in names)))
+        others = [f"`{r.method}` at T = {r.law}: {r.verdict}" for r in rows.itertuples() if r.verdict != "consistent"]
+        verdicts = "Every verdict is consistent, except " + "; ".join(others)
+        parts.append(f"In {dtype}:\n\n{format_table(lines)}\n\n{verdicts}.")
+    return "\n\n".join(parts)
+
+
 def format_speculator_sizes(t: pd.DataFrame) -> str:
     """Write a table with a line for each speculator of a network of a published size: its share of the target, memory
     asked and taken, CPU-seconds, and passes of an image drawn with it."""
@@ -417,6 +438,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "continuous": ("full", format_continuous),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
+    "smollm2": ("smollm2", format_smollm2),
     "speculator-sizes": ("speculator-sizes", format_speculator_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),
