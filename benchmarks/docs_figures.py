@@ -315,11 +315,15 @@ def format_generate(t: pd.DataFrame) -> str:
 
 
 def format_overhead(t: pd.DataFrame) -> str:
-    """Write a table of the share of a step that is not the networks', by method, the smallest first."""
-    lines = [("method", "of a step, not the networks'")]
-    for r in t.sort_values("overhead", kind="stable").itertuples():
-        lines.append((f"`{r.name}`", f"{100 * r.overhead:.0f}%"))
-    return format_table(lines)
+    """Write a sentence on the share of a step that is not the networks': the methods with the least and the most,
+    and `sjd`, for which there is a goal of its own."""
+    shares = (100 * t["overhead"]).round()
+    ends = []
+    for end in (shares.min(), shares.max()):
+        names = ", ".join(f"`{name}`" for name in t["name"][shares == end])
+        ends.append(f"{end:.0f}% ({names})")
+    own = shares[t["name"] == "sjd"].iloc[0]
+    return f"Of {len(t)} methods {' to '.join(ends)}, the median {shares.median():.0f}%; `sjd` {own:.0f}%."
 
 
 def name_option_set(variant: str) -> str:
@@ -360,15 +364,14 @@ GROWING = {
 
 
 def format_growth(t: pd.DataFrame) -> str:
-    """Write a table by part of CPU-seconds and peak MiB at each number of images."""
-    values = list(dict.fromkeys(t["images"]))
-    lines = [("", *(f"{unit}, {value:,}" for unit in ("CPU-s", "MiB") for value in values))]
+    """Write a list by part of CPU-seconds and peak MiB at the least and the most images."""
+    ends = t["images"].min(), t["images"].max()
+    lines = [f"CPU-seconds and MiB at {ends[0]:,} images, and at {ends[1]:,}:", ""]
     for part, rows in t.groupby("part", sort=False):
         of = rows.set_index("images")
-        cells = [f"{of['cpu_seconds'][v]:,.1f}" if v in of.index else "" for v in values]
-        cells += [f"{of['mib'][v]:,.0f}" if v in of.index else "" for v in values]
-        lines.append((GROWING[str(part)], *cells))
-    return format_table(lines)
+        cells = [f"{of['cpu_seconds'][end]:,.0f} s, {of['mib'][end]:,.0f} MiB" for end in ends]
+        lines.append(f"- {GROWING[str(part)]}: {'; '.join(cells)}")
+    return "\n".join(lines)
 
 
 def format_smollm2(t: pd.DataFrame) -> str:

@@ -270,12 +270,8 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
 
 
 # The seconds that an image takes according to papers, and on which device.
-PAPERS = """| paper | seconds an image |
-|---|---|
-| SJD, Lumina-mGPT 768, A100: plain / SJD | 87.23 / 42.73 |
-| SJD, Lumina-mGPT 768, RTX 4090: plain / SJD | 100.69 / 47.52 |
-| SJD, Anole 512, A100: plain / SJD with a spatial prior | 48.96 / 26.18 |
-| SJD, Anole 512, RTX 4090: plain / SJD with a spatial prior | 48.24 / 25.12 |
+PAPERS = """Seconds an image of the paper of SJD, plain and by SJD, on an A100 and an RTX 4090: Lumina-mGPT 768 87.23
+and 42.73, 100.69 and 47.52; Anole 512, by SJD with a spatial prior, 48.96 and 26.18, 48.24 and 25.12.
 """
 
 
@@ -317,11 +313,9 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
             " that it runs; the figures say nothing about any GPU.\n\n"
         )
     head += (
-        "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
-        "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more"
-        "\nthan anyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of"
-        "\nEmu3 (fewer keys than queries) is here. Every forward and every decoder: docs/figures/gpu-passes.json and"
-        "\ngpu-compiled.json.\n"
+        "The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of Emu3 (fewer keys"
+        "\nthan queries) is here. Every forward and every decoder, at its default options, so that budgets differ:"
+        "\ndocs/figures/gpu-passes.json and gpu-compiled.json.\n"
     )
     parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"

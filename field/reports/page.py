@@ -134,7 +134,7 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
         f"- Not read by us before, and listed before any was run: {count_found(unseen)} Not run: {n_left_out}.",
         f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} %",
         f"  (95 % confidence): {len(controls)} runs of {len(controls) - len(again)} controls, {len(again)} on 2 seeds.",
-        "  Runs with the same bound to twelve digits drew the same sequences. A control is the same code without drafts,",
+        "  Runs with the same bound to twelve digits drew the same sequences. A control is that code without drafts,",
         "  or without the fault. Its second seed is left out below unless it was rejected. One with a large bound had",
         "  few sequences, by its field.yaml or because a busy machine's time was used up: it says little.",
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
