@@ -158,6 +158,7 @@ def format_images(t: pd.DataFrame) -> str:
     is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
     rows = order_images(t[t["kind"] == "discrete"])
     table = format_entries(rows, [*make_speed_columns(rows), Column("Scenes-CLIP, change", show_clip)])
+    table = table.replace(" on small models", "").replace("| Verdict |", "| Verdict, on small models |")
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
     note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {repeats}"
