@@ -70,9 +70,9 @@ NOTE = (
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
     " idle GPU, and a speculator's call its share of the target's parameters; launch times are left out, which flatters"
     " methods with a speculator. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
-    " passes and what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with"
-    " another seed, prompt by prompt; so few prompts cannot show a small change, and of twenty such intervals one"
-    " leaves out 0 by chance. Where a speed was timed, it was above its prediction."
+    " passes and what a pass costs here. Where a speed was timed, it was above its prediction. Scenes-CLIP, by a small"
+    " network trained here, is compared with plain sampling with another seed, prompt by prompt; so few prompts cannot"
+    " show a small change, and of twenty such intervals one leaves out 0 by chance."
 )
 
 
@@ -157,11 +157,11 @@ def format_images(t: pd.DataFrame) -> str:
     docs/headline.svg, if single images were timed, and puts it above."""
     is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
     rows = order_images(t[t["kind"] == "discrete"])
-    table = format_entries(rows, [*make_speed_columns(rows), Column("Scenes-CLIP, change", show_clip)])
+    table = format_entries(rows, make_speed_columns(rows))
     table = table.replace(" on small models", "").replace("| Verdict |", "| Verdict, on small models |")
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
-    note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {repeats}"
+    note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {describe_clip(rows)} {repeats}"
     image = "![Speed of one image against the distance from the model's distribution](../headline.svg)\n\n"
     return f"{image * is_drawn}{table}\n\n{note.strip()}"
 
@@ -208,11 +208,17 @@ def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:
     return format_table([*lines, *(tuple(write(i, row) for i in range(len(columns))) for row in rows)])
 
 
-def show_clip(row: dict[str, Any]) -> Entry:
-    """Show the change of Scenes-CLIP with its interval."""
-    if pd.isna(row.get("clip", math.nan)):
-        return Entry("")
-    return Entry(f"{row['clip']:+.3f}", f"{row['clip_low']:+.3f} to {row['clip_high']:+.3f}")
+def describe_clip(rows: list[dict[str, Any]]) -> str:
+    """Say by how much Scenes-CLIP changes, and of which methods the interval of the change leaves out 0."""
+    changed = [row for row in rows if not pd.isna(row.get("clip", math.nan))]
+    apart = [
+        f"`{row['label']}` ({row['clip_low']:+.3f} to {row['clip_high']:+.3f})"
+        for row in changed
+        if row["clip_low"] > 0 or row["clip_high"] < 0
+    ]
+    changes = [row["clip"] for row in changed]
+    size = f"Its change is {min(changes):+.3f} to {max(changes):+.3f}, lossy methods included"
+    return f"{size}; the interval leaves out 0 of {', '.join(apart) or 'none'}."
 
 
 def mark(r: Any) -> str:
@@ -383,11 +389,13 @@ def format_smollm2(t: pd.DataFrame) -> str:
     for dtype in ("float32", "bfloat16"):
         rows = t[t["dtype"] == dtype]
         names = list(dict.fromkeys(rows["law"]))
-        heads = [f"{head}, T = {name}" for name in names for head in ("beginning", "repeating", "CPU-seconds")]
+        columns = {"open": "beginning", "repeating": "repeating", "ratio": "CPU-seconds"}
+        columns = columns if dtype == "float32" else {"ratio": "CPU-seconds"}
+        heads = [f"{head}, T = {name}" for name in names for head in columns.values()]
         lines = [("method", *heads, f"equal to `ar`, of {rows['rows'].iloc[0]}")]
         for method, of in rows.groupby("method", sort=False):
             of = of.set_index("law")
-            cells = [f"{of[key][name]:.2f}" for name in names for key in ("open", "repeating", "ratio")]
+            cells = [f"{of[key][name]:.2f}" for name in names for key in columns]
             name = f"`{method}`" if str(method).isidentifier() else str(method)
             lines.append((name, *cells, " and ".join(f"{of['equal'][name]}" for name in names)))
         others = [f"`{r.method}` at T = {r.law}: {r.verdict}" for r in rows.itertuples() if r.verdict != "consistent"]

@@ -301,6 +301,17 @@ def list_cells(row: dict[str, Any]) -> list[str]:
     return [name, f"`{row['case']}`", describe_version(one), row["level"], size]
 
 
+def list_copies(copies: list[dict[str, Any]]) -> list[list[str]]:
+    """List the row of the function that several projects copied: their names, and the range of their TVs; [] for no
+    copies."""
+    if not copies:
+        return []
+    names = ", ".join(dict.fromkeys(r["of"]["title"] for r in copies))
+    sizes = [r["verdict"]["estimate"] for r in copies]
+    size = f"{min(sizes):.3f} to {max(sizes):.3f}, without their intervals"
+    return [[names, f"[a function of EAGLE](eagle.md), copied, in {len(copies)} settings", "", "verifier", size]]
+
+
 def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Format a table of Markdown, a line a row."""
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -344,7 +355,9 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     lines += ["Kind: what was called, a sampler, a verifier alone, or a sampler under the certifier's own conditions"]
     lines += ["(design). All rows, their sequences, accepted drafts and dates:"]
     lines += ["[field-rows.csv](../figures/field-rows.csv).", ""]
-    lines += format_rows(SHOWN, [list_cells(r) for r in rows if r["kind"] in ("lossy", "inconclusive", "not run")])
+    copies = [r for r in rows if is_fault(r) and COPIED in r["of"]["where"]]
+    shown = [r for r in rows if r["kind"] in ("lossy", "inconclusive", "not run") and r not in copies]
+    lines += format_rows(SHOWN, [*map(list_cells, shown), *list_copies(copies)])
     lines += ["", "## Nothing found", ""]
     lines += ["Settings in which nothing was found, with their bounds on the TV; without those fixed by us.", ""]
     lines += format_rows(("implementation", "settings", "TV at most"), sum_up_right(rows))
@@ -353,16 +366,13 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     if faults:
         lines += [
             "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix, and",
-            "`setup` in `field/NAME/field.yaml` how it was called, such as with tables in place of networks. With the",
-            'fix, where there is one, nothing was found (rows "fixed" of the CSV file).',
+            "`field/NAME/field.yaml` its place (`where`) and how it was called (`setup`), such as with tables in place",
+            'of networks. With the fix, where there is one, nothing was found (rows "fixed" of the CSV file).',
             "",
         ]
-    copied = dict.fromkeys(r["of"]["title"] for r in faults if COPIED in r["of"]["where"])
-    if copied:
-        lines.append(f"- **{', '.join(copied)}.** One function of EAGLE, copied: [a page of its own](eagle.md).")
     for name in dict.fromkeys(r["of"]["name"] for r in faults if COPIED not in r["of"]["where"]):
         one = next(r["of"] for r in faults if r["of"]["name"] == name)
-        lines.append(f"- **{one['title']}**. {one['where']} {one['note']}".rstrip())
+        lines.append(f"- **{one['title']}.** {one['note'] or one['where']}".rstrip())
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
     lines += ["", "## What gave no verdict", ""] if silent else []
     lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]

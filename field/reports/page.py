@@ -11,6 +11,7 @@ case `default` is the report's version; any other is a correct control, on a sec
 import argparse
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,8 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
         "- The condition with top-k and top-p together was added for mlx-lm-388. Reports known before were judged",
         "  without it, and so were mlx-lm-1109, vllm-ascend-13470, sglang-jax-1563 and flash-attention-2779.",
-        "- (set): the row's field.yaml names the sequences, since a call is slow; it names no condition.",
+        "- (set): its field.yaml names the sequences, since a call is slow; it names no condition. The sequences of",
+        "  each seed stand in `field/reports/NAME/verdict.json`.",
         f"- Of {len(reports)} reports listed, {sum(not one['rows'] for one in reports)} were not run.",
     ]
 
@@ -160,7 +162,9 @@ def describe_verdict(row: dict[str, Any]) -> tuple[str, str]:
     if error := row.get("error"):
         return "none", error.partition(";")[0]
     v = row["verdict"]
-    words, condition = v["words"], v["where"].partition(", prompt [")[0] if v["kind"] == "lossy" else ""
+    words, condition = v["words"].replace(": TV = ", ", TV "), ""
+    if v["kind"] == "lossy":
+        condition = re.sub(r"(, length \d+)?, prompt .*", "", v["where"])
     if v["kind"] == "lossy" and v["estimate"] is None and not v.get("dependent"):  # distributions were compared
         words, condition = "lossy", v["reason"]
     elif v["kind"] == "certified" and v["bound"] > LARGEST:
@@ -171,18 +175,17 @@ def describe_verdict(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def describe_row(one: dict[str, Any]) -> str:
-    """Write the line of a report: its fault, the verdict and condition, its sequences on each seed, and its
-    controls."""
+    """Write the line of a report: its fault, the verdict and condition, and its controls."""
     row, *controls = one["rows"]
     words, condition = describe_verdict(row)
-    n = "" if row.get("error") else " + ".join(map(str, row["n"])) + " (set)" * bool(row.get("is_set"))
+    words += " (set)" * bool(row.get("is_set"))
     kind = one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
     shown = [
         f"{c['case'].removeprefix('default, ')}: {describe_verdict(c)[0]}" + " (set)" * bool(c.get("is_set"))
         for c in controls
         if is_shown(c)
     ]
-    cells = [f"[{one['name']}]({one['report']})", one["version"], kind, words, condition, n, "; ".join(shown)]
+    cells = [f"[{one['name']}]({one['report']})", one["version"], kind, words, condition, "; ".join(shown)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -191,8 +194,8 @@ def describe_remade(one: dict[str, Any]) -> str:
     row, *fixed = one["rows"]
     kind = one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
     words, where = describe_verdict(row)
-    n, correct = " + ".join(map(str, row["n"])), ", ".join(describe_verdict(one)[0] for one in fixed)
-    cells = [f"[{one['name']}]({one['report']})", kind, words, where, n, correct]
+    correct = ", ".join(describe_verdict(one)[0] for one in fixed)
+    cells = [f"[{one['name']}]({one['report']})", kind, words, where, correct]
     return f"| {' | '.join(cells)} |"
 
 
@@ -213,8 +216,8 @@ def write_remade(remade: list[dict[str, Any]]) -> list[str]:
         f"- Found: {run - len(missed)} of {run}. Mistaken reports not rejected: {rightly} of {len(mistaken)}.",
         *[f"- Missed: {one['name']}: {one.get('missed', 'unknown why')}." for one in missed],
         "",
-        "| report | fault | verdict | where it differs | sequences | without the fault |",
-        "|---|---|---|---|---|---|",
+        "| report | fault | verdict | where it differs | without the fault |",
+        "|---|---|---|---|---|",
     ]
     return lines + [describe_remade(one) for one in remade if one["rows"]]
 
@@ -232,8 +235,11 @@ def write_document(reports: list[dict[str, Any]]) -> str:
         "",
         *write_summary(reports),
     ]
-    head = ["", "| report | version | fault | verdict | where it differs | sequences | correct control |"]
-    head.append("|---|---|---|---|---|---|---|")
+    head = [
+        "",
+        "| report | version | fault | verdict | where it differs | correct control |",
+        "|---|---|---|---|---|---|",
+    ]
     for title, asked in (("Known while the conditions were chosen", False), ("Not read by us before", True)):
         asked_for = [one for one in reports if bool(one.get("unseen")) == asked]
         rows = [describe_row(one) for one in asked_for if one["rows"]]
