@@ -246,15 +246,15 @@ def format_budgets(t: pd.DataFrame) -> str:
     by_budget = {b: {(r.method, r.claim): r for r in table.itertuples()} for b, table in best.items()}
     pairs = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in by_budget[b])
     widest = {pair: next(by_budget[b][pair] for b in reversed(BUDGETS) if pair in by_budget[b]) for pair in pairs}
-    lines = [("method", "claim", *(f"within {b} nodes" for b in BUDGETS))]
+    lines = [("method", *(f"within {b} nodes" for b in BUDGETS))]
     for pair, r in sorted(widest.items(), key=lambda one: (one[1].claim == "lossy", -one[1].gain)):
         cells = [by_budget[b].get(pair) for b in BUDGETS]
         spent = [f"{format_passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
-        lines.append((f"`{r.method}`{mark(r)}", r.claim, *spent))
+        lines.append((f"`{r.method}`{mark(r)}" + ", lossy" * (r.claim == "lossy"), *spent))
     note = (
         "Passes an image of the setting that gains most within this many tokens evaluated a pass, and the predicted"
-        " gain at flat cost, speculators' calls counted. A method with a lossless and a lossy form has a line for each."
-        " This study draws too few sequences for verdicts: those are in the table of [every decoder](decoders.md)."
+        " gain at flat cost, speculators' calls counted. This study draws too few sequences for verdicts: those are in the"
+        " table of [every decoder](decoders.md)."
     )
     return f"{format_table(lines)}\n\n{note}"
 
@@ -344,19 +344,19 @@ def format_length_networks(t: pd.DataFrame) -> str:
     decoding's in float64 and float32."""
     images = t.drop_duplicates("layout")
     heads = [f"{r.model}: {r.positions:,}" for r in images.itertuples()]
-    lines = [("method", *heads, "tokens, float64", "float32")]
+    lines = [("method", *heads, "tokens")]
     for variant, rows in t.groupby("variant", sort=False):
         counted = rows.drop_duplicates("layout").set_index("layout")["passes"]
         passes = [f"{counted[layout]:,.0f}" if layout in counted else "" for layout in images["layout"]]
-        compared = [describe_tokens(rows[rows["dtype"] == dtype]) for dtype in ("float64", "float32")]
-        lines.append((name_option_set(str(variant)), *passes, *compared))
+        lines.append((name_option_set(str(variant)), *passes, describe_tokens(rows)))
     return format_table(lines)
 
 
 def describe_tokens(rows: pd.DataFrame) -> str:
-    """Say how the tokens of a method, of all layouts, compare with plain decoding's under the same noise."""
+    """Say how the tokens of a method, of all layouts in float64 and float32, compare with plain decoding's under the
+    same noise."""
     if not rows["coupled"].any():
-        return "its own" if len(rows) else ""
+        return "its own"
     n = int(rows["differ"].sum())
     return "plain decoding's" if not n else f"except {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
 

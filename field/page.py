@@ -30,9 +30,8 @@ NOT_SAID = (
     "settings, the total variation between what was drawn and the model's distribution is below the bound, with 95 % "
     "confidence. That bound is below the margin of the case: .05, or what its field.yaml names, at most .1; where it "
     "is not, the row says *consistent*, which is less: nothing was found. *Certified* does not say anything of other "
-    "settings, lengths, devices, precisions, or of what surrounds a verifier that was called alone: an engine can "
-    "apply a temperature wrongly around a verifier that is right. Faults smaller than the bound are not seen; drafts "
-    "drawn in bfloat16 against distributions in float32, for one, differ by less than a thousandth."
+    "settings, lengths, devices, precisions, or of what surrounds a verifier that was called alone. Faults smaller "
+    "than the bound are not seen, such as drafts drawn in bfloat16 against distributions in float32."
 )
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
 td:last-child,td:nth-child(3),.note{white-space:nowrap}
@@ -320,16 +319,16 @@ def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
 
 def sum_up_right(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Sum up the settings in which nothing was found, a row an implementation: its name and version, how many there
-    are, and the range of their bounds."""
+    are, and the largest of their bounds."""
     right = [r for r in rows if r["kind"] in ("certified", "consistent") and not r["options"].get("mend")]
     result = []
     for name in dict.fromkeys(r["of"]["name"] for r in right):
         of_name = [r for r in right if r["of"]["name"] == name]
         one = of_name[0]["of"]
-        bounds = sorted(r["verdict"]["bound"] for r in of_name if r["verdict"]["bound"] is not None)
-        limits = " to ".join(dict.fromkeys(f"{b:.3f}" for b in (bounds[0], bounds[-1]))) if bounds else "no bound"
+        bounds = [r["verdict"]["bound"] for r in of_name if r["verdict"]["bound"] is not None]
+        limit = f"{max(bounds):.3f}" if bounds else "none"
         title = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-        result.append([f"{title} {find_version(one)}".strip(), str(len(of_name)), limits])
+        result.append([f"{title} {find_version(one)}".strip(), str(len(of_name)), limit])
     return result
 
 
@@ -359,18 +358,20 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     shown = [r for r in rows if r["kind"] in ("lossy", "inconclusive", "not run") and r not in copies]
     lines += format_rows(SHOWN, [*map(list_cells, shown), *list_copies(copies)])
     lines += ["", "## Nothing found", ""]
-    lines += ["Settings in which nothing was found, with their bounds on the TV; without those fixed by us.", ""]
-    lines += format_rows(("implementation", "settings", "TV at most"), sum_up_right(rows))
+    lines += ["Without settings fixed by us. The bound of each setting is in the CSV file.", ""]
+    lines += format_rows(("implementation", "settings", "largest bound on the TV"), sum_up_right(rows))
     faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
     if faults:
         lines += [
             "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix, and",
             "`field/NAME/field.yaml` its place (`where`) and how it was called (`setup`), such as with tables in place",
-            'of networks. With the fix, where there is one, nothing was found (rows "fixed" of the CSV file).',
+            'of networks. With the fix, where there is one, nothing was found (rows "fixed" of the CSV file). That',
+            "of an older version is `note` there; most are among [others' bug reports](reports.md), too.",
             "",
         ]
-    for name in dict.fromkeys(r["of"]["name"] for r in faults if COPIED not in r["of"]["where"]):
+    told = [r for r in faults if COPIED not in r["of"]["where"] and not r["of"]["older"]]
+    for name in dict.fromkeys(r["of"]["name"] for r in told):
         one = next(r["of"] for r in faults if r["of"]["name"] == name)
         lines.append(f"- **{one['title']}.** {one['note'] or one['where']}".rstrip())
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
