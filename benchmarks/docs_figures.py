@@ -66,7 +66,7 @@ COLUMNS = [  # columns of a run's summary.csv that are kept
 NOTE = (
     f"{PERCENT} intervals. Verdicts are of small models, not of the decoded one; a lossy row has the TV of"
     " the small model where its fault is surest."
-    " Passes: of the target, each over this many tokens, and calls of a speculator, which an image waits for, too."
+    " Passes: of the target; an image waits for calls of a speculator, too."
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
     " idle GPU, and a speculator's call its share of the target's parameters; launch times are left out, which flatters"
     " methods with a speculator. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
@@ -240,21 +240,25 @@ def describe_same(rows: list[dict[str, Any]]) -> str:
 
 
 def format_budgets(t: pd.DataFrame) -> str:
-    """Write a table of passes and predicted gain of each method on images, at its best options within each budget."""
+    """Write a table of passes and predicted gain of each lossless method on images, at its best options within each
+    budget; of the lossy ones the fewest and the most."""
     rows = t[t["kind"] == "discrete"]
     best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
     by_budget = {b: {(r.method, r.claim): r for r in table.itertuples()} for b, table in best.items()}
     pairs = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in by_budget[b])
     widest = {pair: next(by_budget[b][pair] for b in reversed(BUDGETS) if pair in by_budget[b]) for pair in pairs}
     lines = [("method", *(f"within {b} nodes" for b in BUDGETS))]
-    for pair, r in sorted(widest.items(), key=lambda one: (one[1].claim == "lossy", -one[1].gain)):
+    lossless = {pair: r for pair, r in widest.items() if r.claim == "lossless"}
+    for pair, r in sorted(lossless.items(), key=lambda one: -one[1].gain):
         cells = [by_budget[b].get(pair) for b in BUDGETS]
         spent = [f"{format_passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
-        lines.append((f"`{r.method}`{mark(r)}" + ", lossy" * (r.claim == "lossy"), *spent))
+        lines.append((f"`{r.method}`{mark(r)}", *spent))
+    lossy = sorted((r for r in widest.values() if r.claim == "lossy"), key=lambda r: -r.gain)
+    ends = " to ".join(f"{format_passes(r)} and {r.gain:.1f}× (`{r.method}`)" for r in (lossy[0], lossy[-1]))
     note = (
         "Passes an image of the setting that gains most within this many tokens evaluated a pass, and the predicted"
-        " gain at flat cost, speculators' calls counted. This study draws too few sequences for verdicts: those are in the"
-        " table of [every decoder](decoders.md)."
+        " gain at flat cost, speculators' calls counted. This study draws too few sequences for verdicts: those are in"
+        f" the table of [every decoder](decoders.md). Lossy methods, within {BUDGETS[-1]} nodes: {ends}."
     )
     return f"{format_table(lines)}\n\n{note}"
 
@@ -363,22 +367,22 @@ def describe_tokens(rows: pd.DataFrame) -> str:
 
 GROWING = {
     "plan": "planning",
-    "store": "rows of a cell stored, looked up and joined",
-    "measure": "metrics and paired tests of a cell",
-    "test": "teacher-forced tests of a cell, beside the network",
+    "store": "rows of a cell",
+    "measure": "its metrics and paired tests",
+    "test": "its teacher-forced tests, beside the network",
     "report": "the report of all cells",
 }
 
 
 def format_growth(t: pd.DataFrame) -> str:
-    """Write a list by part of CPU-seconds and peak MiB at the least and the most images."""
+    """Write a sentence by part on CPU-seconds and peak MiB at the least and the most images."""
     ends = t["images"].min(), t["images"].max()
-    lines = [f"CPU-seconds and MiB at {ends[0]:,} images, and at {ends[1]:,}:", ""]
+    parts = []
     for part, rows in t.groupby("part", sort=False):
         of = rows.set_index("images")
-        cells = [f"{of['cpu_seconds'][end]:,.0f} s, {of['mib'][end]:,.0f} MiB" for end in ends]
-        lines.append(f"- {GROWING[str(part)]}: {'; '.join(cells)}")
-    return "\n".join(lines)
+        cells = [f"{of['cpu_seconds'][end]:,.0f} s and {of['mib'][end]:,.0f} MiB" for end in ends]
+        parts.append(f"{GROWING[str(part)]} {' to '.join(cells)}")
+    return f"CPU-seconds and MiB from {ends[0]:,} to {ends[1]:,} images: {'; '.join(parts)}."
 
 
 def format_smollm2(t: pd.DataFrame) -> str:
@@ -391,7 +395,7 @@ def format_smollm2(t: pd.DataFrame) -> str:
         names = list(dict.fromkeys(rows["law"]))
         columns = {"open": "beginning", "repeating": "repeating", "ratio": "CPU-seconds"}
         columns = columns if dtype == "float32" else {"ratio": "CPU-seconds"}
-        heads = [f"{head}, T = {name}" for name in names for head in columns.values()]
+        heads = [f"{head}, {name.partition(',')[0]}" for name in names for head in columns.values()]
         lines = [("method", *heads, f"equal to `ar`, of {rows['rows'].iloc[0]}")]
         for method, of in rows.groupby("method", sort=False):
             of = of.set_index("law")

@@ -288,7 +288,12 @@ def write_page(rows: list[dict[str, Any]]) -> str:
 
 
 RUN_ON = "Run on two cores (machine not recorded), {first} to {last}; verdicts are kept since commit 7bc9d5aa."
-SHOWN = ("implementation", "case", "version, released", "kind", "TV, 95 % interval")  # on the page
+SHOWN = ("implementation", "case", "version, released", "TV, 95 % interval")  # on the page
+CALLED = {
+    "sampler": "A sampler was called:",
+    "verifier": "A verifier was called alone:",
+    "design": "A sampler was called, under the certifier's own conditions:",
+}
 ROW_HEADS = ("implementation", "case", "version", "released", "kind", "verdict", "sequences", "drafts accepted", "run")
 
 
@@ -297,7 +302,7 @@ def list_cells(row: dict[str, Any]) -> list[str]:
     one = row["of"]
     name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
     size = describe_verdict(row).replace("lossy by design, TV", "by design,").replace("lossy, TV ", "")
-    return [name, f"`{row['case']}`", describe_version(one), row["level"], size]
+    return [name, f"`{row['case']}`", describe_version(one), size]
 
 
 def list_copies(copies: list[dict[str, Any]]) -> list[list[str]]:
@@ -308,7 +313,7 @@ def list_copies(copies: list[dict[str, Any]]) -> list[list[str]]:
     names = ", ".join(dict.fromkeys(r["of"]["title"] for r in copies))
     sizes = [r["verdict"]["estimate"] for r in copies]
     size = f"{min(sizes):.3f} to {max(sizes):.3f}, without their intervals"
-    return [[names, f"[a function of EAGLE](eagle.md), copied, in {len(copies)} settings", "", "verifier", size]]
+    return [[names, f"[a function of EAGLE](eagle.md), copied, in {len(copies)} settings", "", size]]
 
 
 def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -351,12 +356,14 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     lines += [RUN_ON.format(first=min(dates), last=max(dates)), ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
     lines += ["", "## Lossy", ""]
-    lines += ["Kind: what was called, a sampler, a verifier alone, or a sampler under the certifier's own conditions"]
-    lines += ["(design). All rows, their sequences, accepted drafts and dates:"]
-    lines += ["[field-rows.csv](../figures/field-rows.csv).", ""]
+    lines += ["All rows, their sequences, accepted drafts and dates: [field-rows.csv](../figures/field-rows.csv)."]
     copies = [r for r in rows if is_fault(r) and COPIED in r["of"]["where"]]
     shown = [r for r in rows if r["kind"] in ("lossy", "inconclusive", "not run") and r not in copies]
-    lines += format_rows(SHOWN, [*map(list_cells, shown), *list_copies(copies)])
+    for level in sorted({r["level"] for r in (*shown, *copies)}, key=LEVELS.index):
+        cells = [list_cells(r) for r in shown if r["level"] == level]
+        cells += list_copies([r for r in copies if r["level"] == level])
+        title = CALLED.get(level, f"By `level: {level}` of field/README.md:")
+        lines += ["", title, "", *format_rows(SHOWN, cells)]
     lines += ["", "## Nothing found", ""]
     lines += ["Without settings fixed by us. The bound of each setting is in the CSV file.", ""]
     lines += format_rows(("implementation", "settings", "largest bound on the TV"), sum_up_right(rows))
