@@ -185,7 +185,8 @@ def describe_row(one: dict[str, Any]) -> str:
         for c in controls
         if is_shown(c)
     ]
-    cells = [f"[{one['name']}]({one['report']})", one["version"], kind, words, condition, "; ".join(shown)]
+    named = f"[{one['name']}]({one['report']}), {one['version']}"
+    cells = [named, kind, words, condition, "; ".join(shown)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -237,8 +238,8 @@ def write_document(reports: list[dict[str, Any]]) -> str:
     ]
     head = [
         "",
-        "| report | version | fault | verdict | where it differs | correct control |",
-        "|---|---|---|---|---|---|",
+        "| report, version | fault | verdict | where it differs | correct control |",
+        "|---|---|---|---|---|",
     ]
     for title, asked in (("Known while the conditions were chosen", False), ("Not read by us before", True)):
         asked_for = [one for one in reports if bool(one.get("unseen")) == asked]
