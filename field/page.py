@@ -325,7 +325,7 @@ def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
 def sum_up_right(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Sum up the settings in which nothing was found, a row an implementation: its name and version, how many there
     are, and the largest of their bounds."""
-    right = [r for r in rows if r["kind"] in ("certified", "consistent") and not r["options"].get("mend")]
+    right = [r for r in rows if r["kind"] in ("certified", "consistent") and is_counted(r)]
     result = []
     for name in dict.fromkeys(r["of"]["name"] for r in right):
         of_name = [r for r in right if r["of"]["name"] == name]
@@ -356,16 +356,18 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     lines += [RUN_ON.format(first=min(dates), last=max(dates)), ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
     lines += ["", "## Lossy", ""]
-    lines += ["All rows, their sequences, accepted drafts and dates: [field-rows.csv](../figures/field-rows.csv)."]
+    lines += ["All rows, those of older versions too, their sequences, accepted drafts and dates:"]
+    lines += ["[field-rows.csv](../figures/field-rows.csv)."]
     copies = [r for r in rows if is_fault(r) and COPIED in r["of"]["where"]]
-    shown = [r for r in rows if r["kind"] in ("lossy", "inconclusive", "not run") and r not in copies]
+    kinds = ("lossy", "inconclusive", "not run")
+    shown = [r for r in rows if r["kind"] in kinds and not r["of"]["older"] and r not in copies]
     for level in sorted({r["level"] for r in (*shown, *copies)}, key=LEVELS.index):
         cells = [list_cells(r) for r in shown if r["level"] == level]
         cells += list_copies([r for r in copies if r["level"] == level])
         title = CALLED.get(level, f"By `level: {level}` of field/README.md:")
         lines += ["", title, "", *format_rows(SHOWN, cells)]
     lines += ["", "## Nothing found", ""]
-    lines += ["Without settings fixed by us. The bound of each setting is in the CSV file.", ""]
+    lines += ["Without settings fixed by us and older versions. The bound of each setting is in the CSV file.", ""]
     lines += format_rows(("implementation", "settings", "largest bound on the TV"), sum_up_right(rows))
     faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []

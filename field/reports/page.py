@@ -139,10 +139,9 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
         "  or without the fault. Its second seed is left out below unless it was rejected. One with a large bound had",
         "  few sequences, by its field.yaml or because a busy machine's time was used up: it says little.",
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
-        "- The condition with top-k and top-p together was added for mlx-lm-388. Reports known before were judged",
-        "  without it, and so were mlx-lm-1109, vllm-ascend-13470, sglang-jax-1563 and flash-attention-2779.",
-        "- (set): its field.yaml names the sequences, since a call is slow; it names no condition. The sequences of",
-        "  each seed stand in `field/reports/NAME/verdict.json`.",
+        "- Reports known before, mlx-lm-1109, vllm-ascend-13470, sglang-jax-1563 and flash-attention-2779 were judged",
+        "  without the condition that was added.",
+        "- (set): its field.yaml names the sequences, since a call is slow. Others: `field/reports/NAME/verdict.json`.",
         f"- Of {len(reports)} reports listed, {sum(not one['rows'] for one in reports)} were not run.",
     ]
 
