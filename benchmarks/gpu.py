@@ -631,7 +631,7 @@ PREDICTED = (
 def describe_captured(rows: list[Row]) -> str:
     """Say how long passes take that are captured, and as they are."""
     ends = [f"{min(ms):.3g} to {max(ms):.3g}" for ms in ([r[k] for r in rows] for k in ("captured ms", "eager ms"))]
-    return f"A pass of these {len(rows)} takes {ends[0]} ms captured, and {ends[1]} ms as it is.\n"
+    return f"A pass of these {len(rows)} takes {ends[0]} ms captured, and {ends[1]} ms if not.\n"
 
 
 def describe_jobs(rows: list[Row]) -> str:
@@ -641,9 +641,8 @@ def describe_jobs(rows: list[Row]) -> str:
         of = [r for r in rows if r["network"] == network]
         sooner = ", ".join(f"`{r['method']}` {r['times sooner']:.3g}" for r in of)
         differing = [f"{r['tokens that differ']} of `{r['method']}`" for r in of if r["tokens that differ"]]
-        parts.append(
-            f"{network}, {of[0]['images']} images: {sooner}; tokens that differ: {', '.join(differing) or 'none'}"
-        )
+        told = f"{network}, {of[0]['images']} image{'s' * (of[0]['images'] > 1)}: {sooner}"
+        parts.append(f"{told}; tokens that differ: {', '.join(differing) or 'none'}")
     return "Times sooner with captured passes: " + ". ".join(parts) + ".\n"
 
 
