@@ -305,7 +305,7 @@ def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
 def format_runs(runs: list[dict[str, Any]]) -> str:
     """Format the results of runs as sections of the page docs/results/gpu.md, which says first if no GPU was
     measured."""
-    head = "\n## Passes that are not captured\n\nBy `python benchmarks/gpu_passes.py`, in at most 9 minutes a run,"
+    head = "\n## Passes that are not captured\n\nBy `python benchmarks/gpu_passes.py`"
     head += " on 2026-11-25 and 2026-11-26, at commits before a6f45a82.\n\n"
     if not any(run["measured"] for run in runs):
         head += (
@@ -326,8 +326,6 @@ def format_run(run: dict[str, Any]) -> str:
     conditions = run["how"]
     versions = conditions["versions"]
     text = f"{conditions['device_name']}, torch {versions['torch']}, {conditions['dtype'].removeprefix('torch.')}"
-    if "bandwidth GB/s" in run:
-        text += f"; a copy reads and writes {run['bandwidth GB/s']:.0f} GB/s"
     text += ".\n"
     if run["left out"]:
         text += f"Left out: {'; '.join(run['left out'])}.\n"
