@@ -395,7 +395,7 @@ def format_smollm2(t: pd.DataFrame) -> str:
         names = list(dict.fromkeys(rows["law"]))
         columns = {"open": "beginning", "repeating": "repeating", "ratio": "CPU-seconds"}
         columns = columns if dtype == "float32" else {"ratio": "CPU-seconds"}
-        heads = [f"{head}, {name.partition(',')[0]}" for name in names for head in columns.values()]
+        heads = [f"{head}, T={name.partition(',')[0]}" for name in names for head in columns.values()]
         lines = [("method", *heads, f"equal to `ar`, of {rows['rows'].iloc[0]}")]
         for method, of in rows.groupby("method", sort=False):
             of = of.set_index("law")
