@@ -375,8 +375,8 @@ def write_document(rows: list[dict[str, Any]]) -> str:
         lines += [
             "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix, and",
             "`field/NAME/field.yaml` its place (`where`) and how it was called (`setup`). With the fix, where there is",
-            'one, nothing was found (rows "fixed" of the CSV file). The fault of an older version is its `note`; most are',
-            "among [others' bug reports](reports.md), too.",
+            'one, nothing was found (rows "fixed" of the CSV file). The fault of an older version is its `note`; most',
+            "are among [others' bug reports](reports.md), too.",
             "",
         ]
     told = [r for r in faults if COPIED not in r["of"]["where"] and not r["of"]["older"]]
