@@ -69,13 +69,13 @@ COLUMNS = [  # columns of a run's summary.csv that are kept
 NOTE = (
     f"{PERCENT} intervals. Verdicts are of small models, not of the decoded one; a lossy row has the TV of"
     " the small model where its fault is surest."
-    " Passes: of the target, each over this many tokens, and calls of a speculator, which an image waits for, too."
+    " Passes: of the target; an image waits for calls of a speculator, too."
     " Predicted, flat cost: times faster than plain decoding where a pass costs the same whatever its tokens, as on an"
     " idle GPU, and a speculator's call its share of the target's parameters; launch times are left out, which flatters"
     " methods with a speculator. Speed: on this CPU, timed in turns with plain decoding, or predicted from counted"
-    " passes and what a pass costs here. Scenes-CLIP: by a small network trained here, against plain sampling with"
-    " another seed, prompt by prompt; so few prompts cannot show a small change, and of twenty such intervals one"
-    " leaves out 0 by chance. Where a speed was timed, it was above its prediction."
+    " passes and what a pass costs here. Where a speed was timed, it was above its prediction. Scenes-CLIP, by a small"
+    " network trained here, is compared with plain sampling with another seed, prompt by prompt; so few prompts cannot"
+    " show a small change, and of twenty such intervals one leaves out 0 by chance."
 )
 
 
@@ -160,10 +160,11 @@ def format_images(t: pd.DataFrame) -> str:
     docs/headline.svg, if single images were timed, and puts it above."""
     is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
     rows = order_images(t[t["kind"] == "discrete"])
-    table = format_entries(rows, [*make_speed_columns(rows), Column("Scenes-CLIP, change", show_clip)])
+    table = format_entries(rows, make_speed_columns(rows))
+    table = table.replace(" on small models", "").replace("| Verdict |", "| Verdict, on small models |")
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
-    note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {repeats}"
+    note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {describe_clip(rows)} {repeats}"
     image = "![Speed of one image against the distance from the model's distribution](../headline.svg)\n\n"
     return f"{image * is_drawn}{table}\n\n{note.strip()}"
 
@@ -210,11 +211,17 @@ def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:
     return format_table([*lines, *(tuple(write(i, row) for i in range(len(columns))) for row in rows)])
 
 
-def show_clip(row: dict[str, Any]) -> Entry:
-    """Show the change of Scenes-CLIP with its interval."""
-    if pd.isna(row.get("clip", math.nan)):
-        return Entry("")
-    return Entry(f"{row['clip']:+.3f}", f"{row['clip_low']:+.3f} to {row['clip_high']:+.3f}")
+def describe_clip(rows: list[dict[str, Any]]) -> str:
+    """Say by how much Scenes-CLIP changes, and of which methods the interval of the change leaves out 0."""
+    changed = [row for row in rows if not pd.isna(row.get("clip", math.nan))]
+    apart = [
+        f"`{row['label']}` ({row['clip_low']:+.3f} to {row['clip_high']:+.3f})"
+        for row in changed
+        if row["clip_low"] > 0 or row["clip_high"] < 0
+    ]
+    changes = [row["clip"] for row in changed]
+    size = f"Its change is {min(changes):+.3f} to {max(changes):+.3f}, lossy methods included"
+    return f"{size}; the interval leaves out 0 of {', '.join(apart) or 'none'}."
 
 
 def mark(r: Any) -> str:
@@ -236,21 +243,25 @@ def describe_same(rows: list[dict[str, Any]]) -> str:
 
 
 def format_budgets(t: pd.DataFrame) -> str:
-    """Write a table of passes and predicted gain of each method on images, at its best options within each budget."""
+    """Write a table of passes and predicted gain of each lossless method on images, at its best options within each
+    budget; of the lossy ones the fewest and the most."""
     rows = t[t["kind"] == "discrete"]
     best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
     by_budget = {b: {(r.method, r.claim): r for r in table.itertuples()} for b, table in best.items()}
     pairs = dict.fromkeys(pair for b in reversed(BUDGETS) for pair in by_budget[b])
     widest = {pair: next(by_budget[b][pair] for b in reversed(BUDGETS) if pair in by_budget[b]) for pair in pairs}
-    lines = [("method", "claim", *(f"within {b} nodes" for b in BUDGETS))]
-    for pair, r in sorted(widest.items(), key=lambda one: (one[1].claim == "lossy", -one[1].gain)):
+    lines = [("method", *(f"within {b} nodes" for b in BUDGETS))]
+    lossless = {pair: r for pair, r in widest.items() if r.claim == "lossless"}
+    for pair, r in sorted(lossless.items(), key=lambda one: -one[1].gain):
         cells = [by_budget[b].get(pair) for b in BUDGETS]
         spent = [f"{format_passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
-        lines.append((f"`{r.method}`{mark(r)}", r.claim, *spent))
+        lines.append((f"`{r.method}`{mark(r)}", *spent))
+    lossy = sorted((r for r in widest.values() if r.claim == "lossy"), key=lambda r: -r.gain)
+    ends = " to ".join(f"{format_passes(r)} and {r.gain:.1f}× (`{r.method}`)" for r in (lossy[0], lossy[-1]))
     note = (
         "Passes an image of the setting that gains most within this many tokens evaluated a pass, and the predicted"
-        " gain at flat cost, speculators' calls counted. A method with a lossless and a lossy form has a line for each."
-        " This study draws too few sequences for verdicts: those are in the table of [every decoder](decoders.md)."
+        " gain at flat cost, speculators' calls counted. This study draws too few sequences for verdicts: those are in"
+        f" the table of [every decoder](decoders.md). Lossy methods, within {BUDGETS[-1]} nodes: {ends}."
     )
     return f"{format_table(lines)}\n\n{note}"
 
@@ -318,11 +329,15 @@ def format_generate(t: pd.DataFrame) -> str:
 
 
 def format_overhead(t: pd.DataFrame) -> str:
-    """Write a table of the share of a step that is not the networks', by method, the smallest first."""
-    lines = [("method", "of a step, not the networks'")]
-    for r in t.sort_values("overhead", kind="stable").itertuples():
-        lines.append((f"`{r.name}`", f"{100 * r.overhead:.0f}%"))
-    return format_table(lines)
+    """Write a sentence on the share of a step that is not the networks': the methods with the least and the most,
+    and `sjd`, for which there is a goal of its own."""
+    shares = (100 * t["overhead"]).round()
+    ends = []
+    for end in (shares.min(), shares.max()):
+        names = ", ".join(f"`{name}`" for name in t["name"][shares == end])
+        ends.append(f"{end:.0f}% ({names})")
+    own = shares[t["name"] == "sjd"].iloc[0]
+    return f"Of {len(t)} methods {' to '.join(ends)}, the median {shares.median():.0f}%; `sjd` {own:.0f}%."
 
 
 def name_option_set(variant: str) -> str:
@@ -336,42 +351,64 @@ def format_length_networks(t: pd.DataFrame) -> str:
     decoding's in float64 and float32."""
     images = t.drop_duplicates("layout")
     heads = [f"{r.model}: {r.positions:,}" for r in images.itertuples()]
-    lines = [("method", *heads, "tokens, float64", "float32")]
+    lines = [("method", *heads, "tokens")]
     for variant, rows in t.groupby("variant", sort=False):
         counted = rows.drop_duplicates("layout").set_index("layout")["passes"]
         passes = [f"{counted[layout]:,.0f}" if layout in counted else "" for layout in images["layout"]]
-        compared = [describe_tokens(rows[rows["dtype"] == dtype]) for dtype in ("float64", "float32")]
-        lines.append((name_option_set(str(variant)), *passes, *compared))
+        lines.append((name_option_set(str(variant)), *passes, describe_tokens(rows)))
     return format_table(lines)
 
 
 def describe_tokens(rows: pd.DataFrame) -> str:
-    """Say how the tokens of a method, of all layouts, compare with plain decoding's under the same noise."""
+    """Say how the tokens of a method, of all layouts in float64 and float32, compare with plain decoding's under the
+    same noise."""
     if not rows["coupled"].any():
-        return "its own" if len(rows) else ""
+        return "its own"
     n = int(rows["differ"].sum())
     return "plain decoding's" if not n else f"except {n} tie{'s' * (n > 1)}, of {rows['gap'].max():.0e}"
 
 
 GROWING = {
     "plan": "planning",
-    "store": "rows of a cell stored, looked up and joined",
-    "measure": "metrics and paired tests of a cell",
-    "test": "teacher-forced tests of a cell, beside the network",
+    "store": "rows of a cell",
+    "measure": "its metrics and paired tests",
+    "test": "its teacher-forced tests, beside the network",
     "report": "the report of all cells",
 }
 
 
 def format_growth(t: pd.DataFrame) -> str:
-    """Write a table by part of CPU-seconds and peak MiB at each number of images."""
-    values = list(dict.fromkeys(t["images"]))
-    lines = [("", *(f"{unit}, {value:,}" for unit in ("CPU-s", "MiB") for value in values))]
+    """Write a sentence by part on CPU-seconds and peak MiB at the least and the most images."""
+    ends = t["images"].min(), t["images"].max()
+    parts = []
     for part, rows in t.groupby("part", sort=False):
         of = rows.set_index("images")
-        cells = [f"{of['cpu_seconds'][v]:,.1f}" if v in of.index else "" for v in values]
-        cells += [f"{of['mib'][v]:,.0f}" if v in of.index else "" for v in values]
-        lines.append((GROWING[str(part)], *cells))
-    return format_table(lines)
+        cells = [f"{of['cpu_seconds'][end]:,.0f} s and {of['mib'][end]:,.0f} MiB" for end in ends]
+        parts.append(f"{GROWING[str(part)]} {' to '.join(cells)}")
+    return f"CPU-seconds and MiB from {ends[0]:,} to {ends[1]:,} images: {'; '.join(parts)}."
+
+
+def format_smollm2(t: pd.DataFrame) -> str:
+    """Write a table for each dtype of the text decoders on SmolLM2: at each sampling the passes a token after a prompt
+    that begins a text and after one that repeats itself, and CPU-seconds, and how many texts are those of `ar`. Below
+    it are the verdicts that are not consistent."""
+    parts = []
+    for dtype in ("float32", "bfloat16"):
+        rows = t[t["dtype"] == dtype]
+        names = list(dict.fromkeys(rows["law"]))
+        columns = {"open": "beginning", "repeating": "repeating", "ratio": "CPU-seconds"}
+        columns = columns if dtype == "float32" else {"ratio": "CPU-seconds"}
+        heads = [f"{head}, T={name.partition(',')[0]}" for name in names for head in columns.values()]
+        lines = [("method", *heads, f"equal to `ar`, of {rows['rows'].iloc[0]}")]
+        for method, of in rows.groupby("method", sort=False):
+            of = of.set_index("law")
+            cells = [f"{of[key][name]:.2f}" for name in names for key in columns]
+            name = f"`{method}`" if str(method).isidentifier() else str(method)
+            lines.append((name, *cells, " and ".join(f"{of['equal'][name]}" for name in names)))
+        others = [f"`{r.method}` at T = {r.law}: {r.verdict}" for r in rows.itertuples() if r.verdict != "consistent"]
+        verdicts = "Every verdict is consistent, except " + "; ".join(others)
+        parts.append(f"In {dtype}:\n\n{format_table(lines)}\n\n{verdicts}.")
+    return "\n\n".join(parts)
 
 
 def format_speculator_sizes(t: pd.DataFrame) -> str:
@@ -479,6 +516,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # block's name
     "continuous": ("full", format_continuous),
     "generate": ("generate", format_generate),
     "overhead": ("overhead", format_overhead),
+    "smollm2": ("smollm2", format_smollm2),
     "speculator-sizes": ("speculator-sizes", format_speculator_sizes),
     "continuous-speed": ("continuous-speed", format_continuous_speed),
     "length-networks": ("length-networks", format_length_networks),

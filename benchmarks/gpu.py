@@ -611,24 +611,47 @@ def keep_images(rows: list[Row], device: str, file: Path) -> None:
 SHOWN = ("compiled steps", "jobs", "generate", "glm-image", "request")  # parts whose tables stand on the page
 CAPTURED = (
     "A pass is captured as a CUDA graph and repeated. It attends to as many positions as are written: 512, 1,024,"
-    ' 2,048 or all, a graph each. Of a decoder\'s pass, "captured ms" is the mean over an image. "In its loop" is the'
-    " mean of at most 50 passes of a decode with the host's reads and, wherever more positions are attended to, a pass"
-    ' as it is, its compilation and a capture: not the rate of an image. "Steps equal" compares the first 12 steps'
-    " with those of passes that are not captured. Tokens of 18 decoders were the CPU's in float64 on an H100, and"
-    " captured ones of `ar`, `sjd_coupled` and `mtj` on an H200; `tests/decode/test_cuda.py` compares those of every"
-    " decoder."
+    ' 2,048 or all, a graph each; "captured ms" is the mean over an image. Tokens of 18 decoders were the CPU\'s in'
+    " float64 on an H100, and captured ones of `ar`, `sjd_coupled` and `mtj` on an H200; `tests/decode/test_cuda.py`"
+    " compares those of every decoder."
 )
 PREDICTED = (
-    "Passes were counted on the embedded model, by the study of budgets over 16 prompts, at the same options and the"
-    " commit named. Published networks will need more: `sjd` takes 2.2 to 2.3 times fewer passes of Lumina-mGPT (its"
+    "Passes were counted on the embedded model, by the study of budgets over 16 prompts, at the same options and commit"
+    " {commits}. Published networks will need more: `sjd` takes 2.2 to 2.3 times fewer passes of Lumina-mGPT (its"
     " paper), and 4.2 times fewer of the embedded model. Every row is of an earlier path: nothing since commit a1d7b342"
-    " ran on CUDA. Images of a trained network were made by the embedded model alone (below: 0.210 s plain, 0.075 s by"
+    " ran on CUDA. Images of a trained network were made by the embedded model alone (0.210 s plain, 0.075 s by"
     " `sjd_coupled`, 0.147 s by `mtj`, so 2.8 and 1.4 times as fast; each captured). Compilation, captures and what the"
-    " host does between passes are left out. Plain decoding (`ar`) of Lumina-mGPT reads three tokens a pass, since it"
-    " reads those that the grammar forces once more; a pass over one would be faster. At one commit (efa44cfe) the"
-    " compiled network alone took 5.74 ms over one token and 8.17 over 32, at all positions, so against such a network"
-    " the gain of `sjd_coupled` would be 3.9."
+    " host does between passes are left out. Plain decoding (`ar`) of Lumina-mGPT reads three tokens a pass, those that"
+    " the grammar forces once more; a pass over one would be faster. At one commit (efa44cfe) the compiled network"
+    " alone took 5.74 ms over one token and 8.17 over 32, at all positions, so against such a network the gain of"
+    " `sjd_coupled` would be 3.9."
 )
+
+
+def describe_captured(rows: list[Row]) -> str:
+    """Say how long passes take that are captured, and as they are."""
+    ends = [f"{min(ms):.3g} to {max(ms):.3g}" for ms in ([r[k] for r in rows] for k in ("captured ms", "eager ms"))]
+    return f"A pass of these {len(rows)} takes {ends[0]} ms captured, and {ends[1]} ms if not.\n"
+
+
+def describe_jobs(rows: list[Row]) -> str:
+    """Say by network how much sooner jobs are done with captured passes, and how many tokens differ."""
+    parts = []
+    for network in dict.fromkeys(r["network"] for r in rows):
+        of = [r for r in rows if r["network"] == network]
+        sooner = ", ".join(f"`{r['method']}` {r['times sooner']:.3g}" for r in of)
+        differing = [f"{r['tokens that differ']} of `{r['method']}`" for r in of if r["tokens that differ"]]
+        told = f"{network}, {of[0]['images']} image{'s' * (of[0]['images'] > 1)}: {sooner}"
+        parts.append(f"{told}; tokens that differ: {', '.join(differing) or 'none'}")
+    return "Times sooner with captured passes: " + ". ".join(parts) + ".\n"
+
+
+IN_WORDS = {"compiled steps": describe_captured, "jobs": describe_jobs}  # parts that the page has in sentences
+
+
+def leave_out(rows: list[Row], names: set[str]) -> list[Row]:
+    """Leave out columns that the page says in words, or that stand in the file alone."""
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
 
 
 def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> str:
@@ -640,7 +663,10 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         parts = results["parts"]
         if predicted := predict_rows(parts):
             title = "Seconds of an image, predicted, against captured plain decoding"
-            text += f"\n### {title}\n\n{PREDICTED}\n\n{format_table(predicted)}"
+            commits = ", ".join(dict.fromkeys(row["counted at"] for row in predicted))
+            hidden = {"counted at", *(("compiled",) if all(row["compiled"] for row in predicted) else ())}
+            how = PREDICTED.format(commits=commits) + " All layers were compiled." * ("compiled" in hidden)
+            text += f"\n### {title}\n\n{how}\n\n{format_table(leave_out(predicted, hidden))}"
         kept = [PARTS[name].title for name in parts if name not in SHOWN]
         text += f"\nNot shown here, but in docs/figures/gpu-captured.json: {'; '.join(kept)}.\n" if kept else ""
         for name, part in ((name, part) for name, part in parts.items() if name in SHOWN):
@@ -649,13 +675,14 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
             text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, commit {how['commit'][:8]}.\n"
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
             text += f"Not all was measured: {part['error']}.\n" if "error" in part else ""
-            if unequal := [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]:
-                text += (
-                    f"Captured steps of {', '.join(unequal)} were not equal: in bfloat16 that differs from commit to"
-                )
-                text += " commit, and in float64 they are (`tests/decode/test_cuda.py`).\n"
+            if any("steps equal" in r for r in part["rows"]):
+                unequal = [f"`{r['method']}` of {r['network']}" for r in part["rows"] if r.get("steps equal") is False]
+                text += "The first 12 steps were equal to those of passes that are not captured"
+                text += f", except of {', '.join(unequal)}: in bfloat16 that differs from commit to" * bool(unequal)
+                text += " commit, and in float64 they are equal (`tests/decode/test_cuda.py`)" * bool(unequal) + ".\n"
             text += f"{PARTS[name].note}\n" if PARTS[name].note else ""
-            text += "\n" + format_table(part["rows"]) if part["rows"] else ""
+            if part["rows"]:
+                text += IN_WORDS[name](part["rows"]) if name in IN_WORDS else "\n" + format_table(part["rows"])
     return text + format_runs(runs)
 
 

@@ -270,12 +270,8 @@ def time_other_kinds(cuda: bool, device: str, has_time: Callable[[], bool]) -> I
 
 
 # The seconds that an image takes according to papers, and on which device.
-PAPERS = """| paper | seconds an image |
-|---|---|
-| SJD, Lumina-mGPT 768, A100: plain / SJD | 87.23 / 42.73 |
-| SJD, Lumina-mGPT 768, RTX 4090: plain / SJD | 100.69 / 47.52 |
-| SJD, Anole 512, A100: plain / SJD with a spatial prior | 48.96 / 26.18 |
-| SJD, Anole 512, RTX 4090: plain / SJD with a spatial prior | 48.24 / 25.12 |
+PAPERS = """Seconds an image of the paper of SJD, plain and by SJD, on an A100 and an RTX 4090: Lumina-mGPT 768 87.23
+and 42.73, 100.69 and 47.52; Anole 512, by SJD with a spatial prior, 48.96 and 26.18, 48.24 and 25.12.
 """
 
 
@@ -309,7 +305,7 @@ def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
 def format_runs(runs: list[dict[str, Any]]) -> str:
     """Format the results of runs as sections of the page docs/results/gpu.md, which says first if no GPU was
     measured."""
-    head = "\n## Passes that are not captured\n\nBy `python benchmarks/gpu_passes.py`, in at most 9 minutes a run,"
+    head = "\n## Passes that are not captured\n\nBy `python benchmarks/gpu_passes.py`"
     head += " on 2026-11-25 and 2026-11-26, at commits before a6f45a82.\n\n"
     if not any(run["measured"] for run in runs):
         head += (
@@ -317,11 +313,9 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
             " that it runs; the figures say nothing about any GPU.\n\n"
         )
     head += (
-        "Each method has its default options, so budgets differ: `sjd` evaluates 16 tokens a pass, `sjd_coupled` 32,"
-        "\n`eagle` 59, `mtj` 64. `spec` and `mtj_draft` draft by a network as large as the target, which costs more"
-        "\nthan anyone's. The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of"
-        "\nEmu3 (fewer keys than queries) is here. Every forward and every decoder: docs/figures/gpu-passes.json and"
-        "\ngpu-compiled.json.\n"
+        "The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of Emu3 (fewer keys"
+        "\nthan queries) is here. Every forward and every decoder, at its default options, so that budgets differ:"
+        "\ndocs/figures/gpu-passes.json and gpu-compiled.json.\n"
     )
     parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"
@@ -332,8 +326,6 @@ def format_run(run: dict[str, Any]) -> str:
     conditions = run["how"]
     versions = conditions["versions"]
     text = f"{conditions['device_name']}, torch {versions['torch']}, {conditions['dtype'].removeprefix('torch.')}"
-    if "bandwidth GB/s" in run:
-        text += f"; a copy reads and writes {run['bandwidth GB/s']:.0f} GB/s"
     text += ".\n"
     if run["left out"]:
         text += f"Left out: {'; '.join(run['left out'])}.\n"

@@ -27,7 +27,7 @@ FIELD = Path(__file__).resolve().parent
 ROOT = FIELD.parent
 KEYS = {
     "title", "url", "claim", "level", "python", "packages", "repository", "commit", "minutes", "cases", "where", "note",
-    "environment", "released", "alone", "older",
+    "environment", "released", "alone", "older", "setup",
 }  # fmt: skip
 LEVELS = ("sampler", "verifier", "speculation", "texts", "design")
 CLAIMS = ("lossless", "lossy")
@@ -50,7 +50,7 @@ def read_field(folder: Path) -> dict[str, Any]:
         raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
     about = {"title": folder.name, "url": "", "packages": [], "minutes": 5, "cases": {"default": {}}} | about
     about = {"note": "", "where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | about
-    about = {"alone": [], "older": False} | about
+    about = {"alone": [], "older": False, "setup": ""} | about
     if type(about.setdefault("released", None)) not in (date, type(None)):
         raise FieldError(f"{folder.name}: released {about['released']!r}; allowed: a date such as 2026-05-01")
     about["python"] = str(about.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")

@@ -30,9 +30,8 @@ NOT_SAID = (
     "settings, the total variation between what was drawn and the model's distribution is below the bound, with 95 % "
     "confidence. That bound is below the margin of the case: .05, or what its field.yaml names, at most .1; where it "
     "is not, the row says *consistent*, which is less: nothing was found. *Certified* does not say anything of other "
-    "settings, lengths, devices, precisions, or of what surrounds a verifier that was called alone: an engine can "
-    "apply a temperature wrongly around a verifier that is right. Faults smaller than the bound are not seen; drafts "
-    "drawn in bfloat16 against distributions in float32, for one, differ by less than a thousandth."
+    "settings, lengths, devices, precisions, or of what surrounds a verifier that was called alone. Faults smaller "
+    "than the bound are not seen, such as drafts drawn in bfloat16 against distributions in float32."
 )
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
 td:last-child,td:nth-child(3),.note{white-space:nowrap}
@@ -71,13 +70,14 @@ def list_verdict_files(kept_only: bool) -> list[Path]:
 
 def read_rows(files: list[Path]) -> list[dict[str, Any]]:
     """Read the row of each case, with its folder's data under "of"; faults first. "released" is "" if the verdict is of
-    another version than field.yaml's; "older" as there."""
+    another version than field.yaml's; what is said in words is as there."""
     rows = []
     for file in files:
         one = json.loads(file.read_text(encoding="utf-8"))
         about = read_field(FIELD / one["name"])
         is_same = find_version(one) == find_version(about | {"versions": one["versions"]})
-        one |= {"released": str(about["released"] or "") if is_same else "", "older": about["older"]}
+        one |= {"released": str(about["released"] or "") if is_same else ""}
+        one |= {key: about[key] for key in ("older", "where", "note", "setup")}
         for row in one["rows"]:
             kind = "not run" if "verdict" not in row else "inconclusive" if row["error"] else row["verdict"]["kind"]
             kind = "consistent" if kind == "certified" and row["verdict"]["bound"] > LARGEST else kind
@@ -168,7 +168,7 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
     faults = [r for r in ran if is_fault(r)]
     design = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossy"]
-    faulty = sorted({r["of"]["title"] for r in faults}, key=str.lower)
+    projects = len({find_project(r) for r in faults})
     bounds = [r["verdict"]["bound"] for r in right if r["verdict"]["bound"] is not None]
     best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
     result = [
@@ -179,7 +179,7 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
     ]
     if faults:
         result.append(
-            f"In {len(faults)} settings an implementation that claims to be lossless is not ({', '.join(faulty)}); "
+            f"In {len(faults)} settings, of {projects} projects, an implementation that claims to be lossless is not; "
             "each was rejected on two seeds."
         )
     else:
@@ -226,7 +226,7 @@ def list_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
         )
     result += [("Minutes", f"{row['minutes']:g}"), ("Run", one["date"]), ("Obtained", ", ".join(one["packages"]))]
     result.append(("Repository", f"{one['repository']} at {one['commit']}" if one["repository"] else ""))
-    result += [("Note", one["note"])]
+    result += [("Note", one["note"]), ("How it was called", one["setup"])]
     if is_fault(row):
         reproduction = one["reproduction"]
         shows = "shows the fault" if reproduction.get("shows") else "does not show the fault"
@@ -287,18 +287,33 @@ def write_page(rows: list[dict[str, Any]]) -> str:
     return f"{head}{intro}{listed}{table}{limits}<script>{SCRIPT}</script></html>\n"
 
 
-RUN_ON = "Run on two cores (machine not recorded) on the date of each row; verdicts are kept since commit 7bc9d5aa."
-
-
+RUN_ON = "Run on two cores (machine not recorded), {first} to {last}; verdicts are kept since commit 7bc9d5aa."
+SHOWN = ("implementation", "case", "version, released", "TV, 95 % interval")  # on the page
+CALLED = {
+    "sampler": "A sampler was called:",
+    "verifier": "A verifier was called alone:",
+    "design": "A sampler was called, under the certifier's own conditions:",
+}
 ROW_HEADS = ("implementation", "case", "version", "released", "kind", "verdict", "sequences", "drafts accepted", "run")
 
 
 def list_cells(row: dict[str, Any]) -> list[str]:
-    """List the cells of a row of Markdown, under ROW_HEADS."""
+    """List the cells of a row of Markdown, under SHOWN."""
     one = row["of"]
     name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-    cells = [name, f"`{row['case']}`", find_version(one), one["released"], row["level"], describe_verdict(row)]
-    return [*cells, format_sequences(row), format_accepted(row), one["date"]]
+    size = describe_verdict(row).replace("lossy by design, TV", "by design,").replace("lossy, TV ", "")
+    return [name, f"`{row['case']}`", describe_version(one), size]
+
+
+def list_copies(copies: list[dict[str, Any]]) -> list[list[str]]:
+    """List the row of the function that several projects copied: their names, and the range of their TVs; [] for no
+    copies."""
+    if not copies:
+        return []
+    names = ", ".join(dict.fromkeys(r["of"]["title"] for r in copies))
+    sizes = [r["verdict"]["estimate"] for r in copies]
+    size = f"{min(sizes):.3f} to {max(sizes):.3f}, without their intervals"
+    return [[names, f"[a function of EAGLE](eagle.md), copied, in {len(copies)} settings", "", size]]
 
 
 def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -309,70 +324,65 @@ def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
 
 def sum_up_right(rows: list[dict[str, Any]]) -> list[list[str]]:
     """Sum up the settings in which nothing was found, a row an implementation: its name and version, how many there
-    are, the range of their bounds, and the last date."""
-    right = [r for r in rows if r["kind"] in ("certified", "consistent") and not r["options"].get("mend")]
+    are, and the largest of their bounds."""
+    right = [r for r in rows if r["kind"] in ("certified", "consistent") and is_counted(r)]
     result = []
     for name in dict.fromkeys(r["of"]["name"] for r in right):
         of_name = [r for r in right if r["of"]["name"] == name]
         one = of_name[0]["of"]
-        bounds = sorted(r["verdict"]["bound"] for r in of_name if r["verdict"]["bound"] is not None)
-        limits = " to ".join(dict.fromkeys(f"{b:.3f}" for b in (bounds[0], bounds[-1]))) if bounds else "no bound"
+        bounds = [r["verdict"]["bound"] for r in of_name if r["verdict"]["bound"] is not None]
+        limit = f"{max(bounds):.3f}" if bounds else "none"
         title = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-        result.append(
-            [f"{title} {find_version(one)}".strip(), str(len(of_name)), limits, max(r["of"]["date"] for r in of_name)]
-        )
+        result.append([f"{title} {find_version(one)}".strip(), str(len(of_name)), limit])
     return result
 
 
 def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
-    """Write all rows as CSV, under the heads of the page."""
+    """Write all rows as CSV, under ROW_HEADS: what the page shows, and on which sequences and when."""
     with file.open("w", newline="", encoding="utf-8") as lines:
         table = csv.writer(lines, lineterminator="\n")
         table.writerow(("address", *ROW_HEADS))
-        table.writerows((r["of"]["url"], r["of"]["title"], r["case"], *list_cells(r)[2:]) for r in rows)
+        for r in rows:
+            one = r["of"]
+            cells = [one["url"], one["title"], r["case"], find_version(one), one["released"], r["level"]]
+            table.writerow([*cells, describe_verdict(r), format_sequences(r), format_accepted(r), one["date"]])
 
 
 def write_document(rows: list[dict[str, Any]]) -> str:
     """Write the text of docs/results/field.md."""
+    dates = [r["of"]["date"] for r in rows]
     lines = ["# The field, judged", "", "Which public implementations draw from the model's distribution? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
-    lines += [RUN_ON, ""]
+    lines += [RUN_ON.format(first=min(dates), last=max(dates)), ""]
     lines += [f"- {s}" for s in write_sentences(rows)]
-    lines += [
-        "",
-        "## Lossy",
-        "",
-        "Kind: what was called, a sampler, a verifier alone, or a sampler under the certifier's own",
-    ]
-    lines += [
-        "conditions (design). Sequences: of the first seed and of the second. Every row, with those without a finding"
-    ]
-    lines += ["too: [field-rows.csv](../figures/field-rows.csv).", ""]
-    lines += format_rows(ROW_HEADS, [list_cells(r) for r in rows if r["kind"] in ("lossy", "inconclusive", "not run")])
-    lines += [
-        "",
-        "## Nothing found",
-        "",
-        "Settings in which nothing was found, with their bounds on the TV; without those fixed by us.",
-        "",
-    ]
-    lines += format_rows(("implementation", "settings", "TV at most", "run"), sum_up_right(rows))
+    lines += ["", "## Lossy", ""]
+    lines += ["All rows, those of older versions too, their sequences, accepted drafts and dates:"]
+    lines += ["[field-rows.csv](../figures/field-rows.csv)."]
+    copies = [r for r in rows if is_fault(r) and COPIED in r["of"]["where"]]
+    kinds = ("lossy", "inconclusive", "not run")
+    shown = [r for r in rows if r["kind"] in kinds and not r["of"]["older"] and r not in copies]
+    for level in sorted({r["level"] for r in (*shown, *copies)}, key=LEVELS.index):
+        cells = [list_cells(r) for r in shown if r["level"] == level]
+        cells += list_copies([r for r in copies if r["level"] == level])
+        title = CALLED.get(level, f"By `level: {level}` of field/README.md:")
+        lines += ["", title, "", *format_rows(SHOWN, cells)]
+    lines += ["", "## Nothing found", ""]
+    lines += ["Without settings fixed by us and older versions. The bound of each setting is in the CSV file.", ""]
+    lines += format_rows(("implementation", "settings", "largest bound on the TV"), sum_up_right(rows))
     faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
     if faults:
         lines += [
-            "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix. With"
+            "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix, and",
+            "`field/NAME/field.yaml` its place (`where`) and how it was called (`setup`). With the fix, where there is",
+            'one, nothing was found (rows "fixed" of the CSV file). The fault of an older version is its `note`; most',
+            "are among [others' bug reports](reports.md), too.",
+            "",
         ]
-        lines += ['the fix, where there is one, nothing was found (rows "fixed" of the CSV file).', ""]
-    copied = dict.fromkeys(r["of"]["title"] for r in faults if COPIED in r["of"]["where"])
-    if copied:
-        lines.append(f"- **{', '.join(copied)}.** One function of EAGLE, copied: [a page of its own](eagle.md).")
-    for name in dict.fromkeys(r["of"]["name"] for r in faults if COPIED not in r["of"]["where"]):
-        of_name = [r for r in faults if r["of"]["name"] == name]
-        one = of_name[0]["of"]
-        lines.append(
-            f"- **{one['title']}** ({'; '.join(r['case'] for r in of_name)}). {one['where']} {one['note']}".rstrip()
-        )
+    told = [r for r in faults if COPIED not in r["of"]["where"] and not r["of"]["older"]]
+    for name in dict.fromkeys(r["of"]["name"] for r in told):
+        one = next(r["of"] for r in faults if r["of"]["name"] == name)
+        lines.append(f"- **{one['title']}.** {one['note'] or one['where']}".rstrip())
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
     lines += ["", "## What gave no verdict", ""] if silent else []
     lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]

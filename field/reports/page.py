@@ -11,6 +11,7 @@ case `default` is the report's version; any other is a correct control, on a sec
 import argparse
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -132,17 +133,15 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
     return [
         f"- Known while the conditions were chosen: {count_found(seen)}",
         f"- Not read by us before, and listed before any was run: {count_found(unseen)} Not run: {n_left_out}.",
-        f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} %:",
-        f"  {len(controls)} runs of {len(controls) - len(again)} controls, of which {len(again)} ran on two seeds.",
-        "  Runs with the same bound to twelve digits drew the same sequences. The limit holds with 95 % confidence.",
-        "  A control is the same code without drafts, or without the fault. The tables leave out the second seed of",
-        "  one that was not rejected.",
+        f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} %",
+        f"  (95 % confidence): {len(controls)} runs of {len(controls) - len(again)} controls, {len(again)} on 2 seeds.",
+        "  Runs with the same bound to twelve digits drew the same sequences. A control is that code without drafts,",
+        "  or without the fault. Its second seed is left out below unless it was rejected. One with a large bound had",
+        "  few sequences, by its field.yaml or because a busy machine's time was used up: it says little.",
         f"- Mistaken reports that were not rejected: {rightly} of {len(mistaken)}.",
-        "- A control with few sequences ran on a busy machine, whose time was used up: it says little.",
-        "- The condition with top-k and top-p together was added for mlx-lm-388. Reports known before were judged",
-        "  without it, and so were mlx-lm-1109, vllm-ascend-13470, sglang-jax-1563 and flash-attention-2779.",
-        "- (set): the row's field.yaml names the sequences, since a call is slow; it names no condition.",
-        f"- Of {len(reports)} reports listed, {sum(not one['rows'] for one in reports)} were not run.",
+        "- Reports known before, mlx-lm-1109, vllm-ascend-13470, sglang-jax-1563 and flash-attention-2779 were judged",
+        "  without the condition that was added.",
+        "- (set): its field.yaml names the sequences, since a call is slow. Others: `field/reports/NAME/verdict.json`.",
     ]
 
 
@@ -156,33 +155,46 @@ def is_shown(row: dict[str, Any]) -> bool:
     return bool(row.get("error")) or is_found(row) or not row["case"].endswith(AGAIN)
 
 
-def describe_row(one: dict[str, Any], row: dict[str, Any]) -> str:
-    """Write the line of a row: what it is, its verdict and condition, its sequences on each seed."""
-    words, condition, n = "none", row.get("error", "").partition(";")[0], ""
-    if not row.get("error"):
-        v = row["verdict"]
-        words, condition = v["words"], v["where"].partition(", prompt [")[0] if v["kind"] == "lossy" else ""
-        if v["kind"] == "lossy" and v["estimate"] is None and not v.get("dependent"):  # distributions were compared
-            words, condition = "lossy", v["reason"]
-        elif v["kind"] == "certified" and v["bound"] > LARGEST:
-            words = "consistent"
-        if v["kind"] != "lossy" and v["bound"] is not None:
-            words += f", TV ≤ {round_up(v['bound'])}"
-        n = " + ".join(map(str, row["n"])) + " (set)" * bool(row.get("is_set"))
-    case = "" if row["case"] == "default" else f", {row['case'].removeprefix('default, ')}"
-    kind = "control" if case else one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
-    return f"| [{one['name']}]({one['report']}){case} | {one['version']} | {kind} | {words} | {condition} | {n} |"
+def describe_verdict(row: dict[str, Any]) -> tuple[str, str]:
+    """Return a row's verdict in words, and the condition in which it differs."""
+    if error := row.get("error"):
+        return "none", error.partition(";")[0]
+    v = row["verdict"]
+    words, condition = v["words"].replace(": TV = ", ", TV "), ""
+    if v["kind"] == "lossy":
+        condition = re.sub(r"(, length \d+)?, prompt .*", "", v["where"])
+    if v["kind"] == "lossy" and v["estimate"] is None and not v.get("dependent"):  # distributions were compared
+        words, condition = "lossy", v["reason"]
+    elif v["kind"] == "certified" and v["bound"] > LARGEST:
+        words = "consistent"
+    if v["kind"] != "lossy" and v["bound"] is not None:
+        words += f", TV ≤ {round_up(v['bound'])}"
+    return words.replace("certified lossless", "certified"), condition
+
+
+def describe_row(one: dict[str, Any]) -> str:
+    """Write the line of a report: its fault, the verdict and condition, and its controls."""
+    row, *controls = one["rows"]
+    words, condition = describe_verdict(row)
+    words += " (set)" * bool(row.get("is_set"))
+    kind = one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
+    shown = [
+        f"{c['case'].removeprefix('default, ')}: {describe_verdict(c)[0]}" + " (set)" * bool(c.get("is_set"))
+        for c in controls
+        if is_shown(c)
+    ]
+    named = f"[{one['name']}]({one['report']}), {one['version']}"
+    cells = [named, kind, words, condition, "; ".join(shown)]
+    return f"| {' | '.join(cells)} |"
 
 
 def describe_remade(one: dict[str, Any]) -> str:
-    """Write the line of a remade report: its verdict, p, seconds, and the verdict on it without the fault."""
+    """Write the line of a remade report: its verdict, and the verdict on it without the fault."""
     row, *fixed = one["rows"]
-    v, kind = row["verdict"], one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
-    p = "≤ " + v["reason"].partition("p <= ")[2].removesuffix(" each") if is_found(row) else ""
-    words = v["words"] if is_found(row) else f"{v['words']}, TV ≤ {round_up(v['bound'])}"
-    where, n = v["where"].partition(", prompt [")[0] if is_found(row) else "", " + ".join(map(str, row["n"]))
-    correct = ", ".join(f"{one['verdict']['words']}, TV ≤ {round_up(one['verdict']['bound'])}" for one in fixed)
-    cells = [f"[{one['name']}]({one['report']})", kind, words, where, p, n, f"{row['seconds']:.1f}", correct]
+    kind = one["kind"] + (" (mistaken)" if one["expect"] != "lossy" else "")
+    words, where = describe_verdict(row)
+    correct = ", ".join(describe_verdict(one)[0] for one in fixed)
+    cells = [f"[{one['name']}]({one['report']})", kind, words, where, correct]
     return f"| {' | '.join(cells)} |"
 
 
@@ -203,8 +215,8 @@ def write_remade(remade: list[dict[str, Any]]) -> list[str]:
         f"- Found: {run - len(missed)} of {run}. Mistaken reports not rejected: {rightly} of {len(mistaken)}.",
         *[f"- Missed: {one['name']}: {one.get('missed', 'unknown why')}." for one in missed],
         "",
-        "| report | fault | verdict | where it differs | p on each seed | sequences | seconds | without the fault |",
-        "|---|---|---|---|---|---|---|---|",
+        "| report | fault | verdict | where it differs | without the fault |",
+        "|---|---|---|---|---|",
     ]
     return lines + [describe_remade(one) for one in remade if one["rows"]]
 
@@ -222,17 +234,23 @@ def write_document(reports: list[dict[str, Any]]) -> str:
         "",
         *write_summary(reports),
     ]
-    head = ["", "| report | version | fault | verdict | where it differs | sequences |", "|---|---|---|---|---|---|"]
+    head = [
+        "",
+        "| report, version | fault | verdict | where it differs | correct control |",
+        "|---|---|---|---|---|",
+    ]
     for title, asked in (("Known while the conditions were chosen", False), ("Not read by us before", True)):
         asked_for = [one for one in reports if bool(one.get("unseen")) == asked]
-        rows = [describe_row(one, row) for one in asked_for for row in one["rows"] if is_shown(row)]
+        rows = [describe_row(one) for one in asked_for if one["rows"]]
         lines += ["", f"## {title}", *head, *rows]
     lines += write_remade(remade)
-    lines += ["", "## Not run", "", "| report | version | fault | why |", "|---|---|---|---|"]
+    lines += ["", "## Not run", ""]
+    reasons: dict[str, list[str]] = {}
     for one in reports:
         if not one["rows"]:
-            link = f"[{one['name']}]({one['report']})"
-            lines.append(f"| {link} | {one['version']} | {one['kind']} | {one.get('why', 'not yet')} |")
+            named = f"[{one['name']}]({one['report']}) ({one['kind']})"
+            reasons.setdefault(one.get("why", "not yet"), []).append(named)
+    lines += [f"- {'; '.join(named)}: {why}." for why, named in reasons.items()]
     return "\n".join([*lines, ""])
 
 

@@ -207,10 +207,10 @@ def test_the_reports_page_counts_misses_and_rejected_controls() -> None:
     ]
     text = page["write_document"](reports)
     assert "listed before any was run: 1 of 2 that were run. Missed: missed (no such condition)." in text
-    assert "Correct controls rejected: 1 of 2 distinct samples, so at most 97.5 %:" in text
+    assert "Correct controls rejected: 1 of 2 distinct samples, so at most 97.5 %\n" in text
     assert "Mistaken reports that were not rejected: 1 of 1." in text
-    assert "| needs a GPU |" in text
-    assert "| certified, TV ≤ 0.050 |" in text
+    assert "[absent](address) (fault): needs a GPU." in text
+    assert "| plain: certified, TV ≤ 0.050; plain, second seed: lossy |" in text
     assert "| consistent, TV ≤ 0.167 |" in text  # as on the page of the field, whatever margin was asked
 
 
@@ -218,7 +218,7 @@ def test_the_reports_page_keeps_remade_reports_apart() -> None:
     """A report that was remade in our own code counts neither as one that was run nor among the controls."""
     page = runpy.run_path(str(ROOT / "field/reports/page.py"))
     verdict = {"kind": "lossy", "words": "lossy: TV = 0.2", "where": "soft, prompt [0]", "bound": 1.0}
-    verdict["reason"] = "rejected on 2 seeds, p <= 0.01 each"
+    verdict["estimate"] = 0.2
     right = {"kind": "certified", "words": "certified lossless", "where": "", "bound": 0.0401, "reason": ""}
     about = {"report": "address", "version": "1", "kind": "fault", "expect": "lossy", "remade": True}
     row = {"case": "default", "verdict": verdict, "n": [100, 200], "error": "", "seconds": 1.26}
@@ -228,7 +228,7 @@ def test_the_reports_page_keeps_remade_reports_apart() -> None:
     text = page["write_document"](reports)
     assert "- Found: 1 of 2." in text
     assert "- Missed: missed: too rare." in text
-    assert "| lossy: TV = 0.2 | soft | ≤ 0.01 | 100 + 200 | 1.3 | certified lossless, TV ≤ 0.041 |" in text
+    assert "| lossy, TV 0.2 | soft | certified, TV ≤ 0.041 |" in text
     assert "run: 0 of 0 that were run." in text
     assert "remade run,2\nremade found,1\n" in page["write_counts"](reports)
     assert "distinct controls,0" in page["write_counts"](reports)
