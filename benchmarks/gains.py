@@ -22,8 +22,6 @@ from parity.base.files import publish
 
 FIGURES = Path(__file__).parents[1] / "docs/figures"
 Range = tuple[float, float]
-# Tokens a pass by `sjd`, the smallest and largest of the paper's tables 1 to 5: LlamaGen, and Lumina-mGPT 7B
-COMPRESSION: Range = (1.63, 2.28)
 NETWORK = "Lumina-mGPT 7B"  # the measured network nearest in size; its full names in older runs begin so
 METHODS = {"sjd_coupled": 32, "mtj": 64}  # tokens of a pass of each decoder at its defaults, as it was timed
 # Fields that GlmImageConfig of transformers 5.23 leaves out, without which its own forward fails
@@ -53,18 +51,12 @@ REPORTS = [
 ]
 
 
-def compare_passes(method: str) -> list[float]:
-    """Compare the passes of a method with those of `sjd` over as many tokens, in each study that has both."""
-    ratios = []
-    for study in ("budget", "full"):
-        with (FIGURES / f"{study}.csv").open() as lines:
-            rows = [r for r in csv.DictReader(lines) if "coupling=maximal" not in r["label"]]
-        own, plain = (
-            [(float(r["nodes_per_pass"]), float(r["nfe"])) for r in rows if r["method"] == name]
-            for name in (method, "sjd")
-        )
-        ratios += [passes / others for n, passes in own for m, others in plain if abs(n / m - 1) < 0.05]
-    return ratios
+def read_tokens_a_pass(method: str) -> Range:
+    """Read how many tokens a pass of a method is expected to draw on networks of the SJD paper: the least and the most
+    (benchmarks/gain_by_network.py)."""
+    with (FIGURES / "gain-expected.csv").open() as lines:
+        rows = [row for row in csv.DictReader(lines) if row["label"].endswith(f", {method}")]
+    return min(float(row["low"]) for row in rows), max(float(row["high"]) for row in rows)
 
 
 def compare_times(method: str) -> dict[str, list[float]]:
@@ -94,11 +86,10 @@ def compare_times(method: str) -> dict[str, list[float]]:
 def predict(report: Report, method: str) -> dict[str, Any]:
     """Predict the passes and seconds of a reported image, the least and the most: the best of all ratios together, and
     the worst together. "whole": in either case, with what is not drawn by tokens."""
-    shares, times = compare_passes(method), compare_times(method)
+    (worst, best), times = read_tokens_a_pass(method), compare_times(method)
     row: dict[str, Any] = {"label": f"{report.model}, {report.device}, {method}", "tokens": report.tokens}
     row |= {"reported": report.drawing, "reported whole": report.whole}
-    for end, choose, compression in (("least", min, COMPRESSION[1]), ("most", max, COMPRESSION[0])):
-        share = choose(shares) / compression
+    for end, choose, share in (("least", min, 1 / best), ("most", max, 1 / worst)):
         row[f"passes, {end}"] = report.tokens * share
         seconds = {case: report.drawing * share * choose(ratios) for case, ratios in times.items()}
         row |= {f"{case}, {end}": value for case, value in seconds.items()}
@@ -166,22 +157,17 @@ def span(values: Any, digits: int = 0) -> str:
 def format_factors() -> str:
     """Format the factors of the predictions, and where they were counted and timed."""
     rows: list[tuple[str, list[list[float]], str]] = [
-        ("tokens a pass by `sjd`", [[*COMPRESSION], [*COMPRESSION]], "the SJD paper, tables 1 to 5"),
-        (
-            "passes, in those of `sjd` over as many tokens",
-            [compare_passes(m) for m in METHODS],
-            "[decoders](decoders.md)",
-        ),
+        ("tokens a pass", [[*read_tokens_a_pass(m)] for m in METHODS], "[the gain by network](gain.md)"),
     ]
     for case, bound in (("host", "host-bound"), ("memory", "memory-bound")):
         rows.append((f"a pass, in plain calls, {bound}", [compare_times(m)[case] for m in METHODS], "[GPU](gpu.md)"))
     table = f"| factor | {' | '.join(f'`{m}`' for m in METHODS)} | from |\n|---|---|---|---|\n"
     for name, values, source in rows:
         table += f"| {name} | {' | '.join(span(v, 2) for v in values)} | {source} |\n"
-    studies = [json.loads((FIGURES / f"{study}.json").read_text()) for study in ("budget", "full")]
+    study = json.loads((FIGURES / "gain-by-network.json").read_text())
     runs = json.loads((FIGURES / "gpu-captured.json").read_text())["parts"]
     commits = dict.fromkeys(runs[part]["how"]["commit"][:8] for part in ("networks", "steps"))
-    counted = "; ".join(f"commit {s['commit']}, {s['date']}, {s['cpu']}" for s in studies)
+    counted = f"commit {study['commit']}, {study['date']}, {study['cpu']}"
     return f"{table}\n*Counted: {counted}. Timed: NVIDIA H200, commit {', commit '.join(commits)}; H100, 2026-11-25.*\n"
 
 
