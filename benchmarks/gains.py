@@ -166,9 +166,10 @@ def format_factors() -> str:
         table += f"| {name} | {' | '.join(span(v, 2) for v in values)} | {source} |\n"
     study = json.loads((FIGURES / "gain-by-network.json").read_text())
     runs = json.loads((FIGURES / "gpu-captured.json").read_text())["parts"]
-    commits = dict.fromkeys(runs[part]["how"]["commit"][:8] for part in ("networks", "steps"))
+    timed = [runs[part]["how"] for part in ("networks", "steps")]
+    commits = dict.fromkeys(f"commit {how['commit'][:8]}, {how['date']}" for how in timed)
     counted = f"commit {study['commit']}, {study['date']}, {study['cpu']}"
-    return f"{table}\n*Counted: {counted}. Timed: NVIDIA H200, commit {', commit '.join(commits)}; H100, 2026-11-25.*\n"
+    return f"{table}\n*Counted: {counted}. Timed: NVIDIA H200, {'; '.join(commits)}; H100, 2026-11-25.*\n"
 
 
 def format_predicted(predicted: list[dict[str, Any]]) -> str:

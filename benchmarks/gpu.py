@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice
@@ -509,6 +510,7 @@ def measure(bench: Bench, names: list[str], file: Path, seconds: float, commit: 
     name = torch.cuda.get_device_name() if not bench.cpu else "CPU"
     how = {"device": name, "machine": describe_hardware("" if bench.cpu else name), "versions": versions}
     how |= {"dtype": str(bench.dtype).removeprefix("torch."), "commit": commit}
+    how["date"] = datetime.now(UTC).date().isoformat()
     for name in names:
         part: Row = {"how": how, "measured": not bench.cpu, "rows": []}
         results["parts"][name] = part
@@ -672,7 +674,8 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         for name, part in ((name, part) for name, part in parts.items() if name in SHOWN):
             how = part["how"]
             text += f"\n### {PARTS[name].title}\n\n"
-            text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, commit {how['commit'][:8]}.\n"
+            text += f"{how['device']}, torch {how['versions']['torch']}, {how['dtype']}, "
+            text += f"commit {how['commit'][:8]}, {how['date']}.\n"
             text += "" if part["measured"] else "**Not measured**: a CPU ran small networks, to show that it runs.\n"
             text += f"Not all was measured: {part['error']}.\n" if "error" in part else ""
             if any("steps equal" in r for r in part["rows"]):

@@ -87,6 +87,14 @@ def test_the_best_of_all_factors_is_no_slower_than_the_worst(monkeypatch):
 script = load_script("docs_figures.py")
 
 
+def test_each_figure_has_machine_commit_and_date():
+    """In the file of its source; a file of parts, which were measured on other days, has them for each part."""
+    for file in sorted((ROOT / "docs/figures").glob("*.json")):
+        source = json.loads(file.read_text())
+        for how in [part["how"] for part in source.get("parts", {}).values()] or [source.get("how", source)]:
+            assert (how.get("machine") or how.get("cpu")) and how.get("commit") and how.get("date"), file.name
+
+
 def test_each_block_is_what_the_command_writes(tmp_path, monkeypatch):
     """A digit of a stored table that is changed by hand is found."""
     shutil.copytree(ROOT / "docs/figures", tmp_path / "docs/figures")
