@@ -13,8 +13,8 @@ from tests.workflow.conftest import ROOT
 
 STAGES = (  # stages from the top: a module may import from its own stage and from those listed after it
     "recipes", "new", "methods", "train", "serve", "verify", "generate", "tune", "timing", "compare", "report",
-    "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs", "models", "experiment", "embedded", "job",
-    "base", "parity_decoders", "parity_certify",
+    "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs", "models", "experiment", "embedded",
+    "job", "base", "parity_decoders", "parity_certify",
 )  # fmt: skip
 MODULES = sorted(
     ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
