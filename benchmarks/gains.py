@@ -51,12 +51,18 @@ REPORTS = [
 ]
 
 
-def read_tokens_a_pass(method: str) -> Range:
-    """Read how many tokens a pass of a method is expected to draw on networks of the SJD paper: the least and the most
+def read_expected() -> dict[tuple[str, str], Range]:
+    """Read how many tokens a pass is expected to draw, the least and the most, by network of the SJD paper and method
     (benchmarks/gain_by_network.py)."""
     with (FIGURES / "gain-expected.csv").open() as lines:
-        rows = [row for row in csv.DictReader(lines) if row["label"].endswith(f", {method}")]
-    return min(float(row["low"]) for row in rows), max(float(row["high"]) for row in rows)
+        rows = [(*row["label"].split(", "), row) for row in csv.DictReader(lines)]
+    return {(network, method): (float(row["low"]), float(row["high"])) for network, method, row in rows}
+
+
+def read_tokens_a_pass(method: str) -> Range:
+    """Read how many tokens a pass of a method is expected to draw on all networks of the SJD paper."""
+    ends = [end for (_, name), ends in read_expected().items() if name == method for end in ends]
+    return min(ends), max(ends)
 
 
 def compare_times(method: str) -> dict[str, list[float]]:

@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from gains import ROTARY
+from gains import ROTARY, read_expected
 from gpu_passes import CAPTIONS, TOKENS, format_runs, format_table, make_random_network, measure_bandwidth, measure_ms
 from parity_decoders.captured import REACHES, Captured, run_captured
 from parity_decoders.compiling import compile_passes
@@ -577,6 +577,10 @@ def predict_seconds(rows: list[Row], compiled: list[Row]) -> list[Row]:
         }
         costs = {"pass ms": row["captured ms"], "a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
         costs |= {"seconds an image": seconds, "times captured plain": plainly / seconds}
+        for (expected, name), ends in read_expected().items():
+            if name == method and network.startswith(expected):
+                gains = [end / costs["a pass, in plain passes"] for end in ends]
+                costs |= dict(zip(("times expected, least", "times expected, most"), gains, strict=True))
         predicted.append(named | costs)
     return predicted
 
@@ -591,7 +595,7 @@ def predict_rows(parts: dict[str, Any]) -> list[Row]:
 def keep_seconds(rows: list[Row], device: str, file: Path) -> None:
     """Write predicted rows as a table whose `label` is "NETWORK, METHOD", for pages that cite a number of it. device:
     the one that was measured."""
-    columns = ("pass ms", "seconds an image", "times captured plain")
+    columns = ("pass ms", "seconds an image", "times captured plain", "times expected, least")
     with file.open("w", newline="") as lines:
         table = csv.writer(lines, lineterminator="\n")
         table.writerow(("label", "device", *columns))
@@ -620,9 +624,10 @@ CAPTURED = (
 PREDICTED = (
     "Passes were counted on the embedded model, by the study of budgets over 16 prompts, at the same options and commit"
     " {commits}. Published networks will need more: `sjd` takes 2.2 to 2.3 times fewer passes of Lumina-mGPT (its"
-    " paper), and 4.2 times fewer of the embedded model. Every row is of an earlier path: nothing since commit a1d7b342"
-    " ran on CUDA. Images of a trained network were made by the embedded model alone (0.210 s plain, 0.075 s by"
-    " `sjd_coupled`, 0.147 s by `mtj`, so 2.8 and 1.4 times as fast; each captured). Compilation, captures and what the"
+    " paper), and 4.2 times fewer of the embedded model. Expected: with the tokens a pass that we expect of a published"
+    " network in place of the embedded model's ([how](gain.md)). Every row is of an earlier path: nothing since"
+    " commit a1d7b342 ran on CUDA. Images of a trained network were made by the embedded model alone (0.210 s plain,"
+    " 0.075 s by `sjd_coupled`, 0.147 s by `mtj`, so 2.8 and 1.4 times as fast; each captured). Compilation, captures and what the"
     " host does between passes are left out. Plain decoding (`ar`) of Lumina-mGPT reads three tokens a pass, those that"
     " the grammar forces once more; a pass over one would be faster. At one commit (efa44cfe) the compiled network"
     " alone took 5.74 ms over one token and 8.17 over 32, at all positions, so against such a network the gain of"
@@ -666,7 +671,11 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         if predicted := predict_rows(parts):
             title = "Seconds of an image, predicted, against captured plain decoding"
             commits = ", ".join(dict.fromkeys(row["counted at"] for row in predicted))
-            hidden = {"counted at", *(("compiled",) if all(row["compiled"] for row in predicted) else ())}
+            hidden = {
+                "counted at",
+                "a pass, in plain passes",
+                *(("compiled",) if all(row["compiled"] for row in predicted) else ()),
+            }
             how = PREDICTED.format(commits=commits) + " All layers were compiled." * ("compiled" in hidden)
             text += f"\n### {title}\n\n{how}\n\n{format_table(leave_out(predicted, hidden))}"
         kept = [PARTS[name].title for name in parts if name not in SHOWN]
