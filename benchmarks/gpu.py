@@ -622,16 +622,16 @@ CAPTURED = (
     " compares those of every decoder."
 )
 PREDICTED = (
-    "Passes were counted on the embedded model, by the study of budgets over 16 prompts, at the same options and commit"
-    " {commits}. Published networks will need more: `sjd` takes 2.2 to 2.3 times fewer passes of Lumina-mGPT (its"
-    " paper), and 4.2 times fewer of the embedded model. Expected: with the tokens a pass that we expect of a published"
-    " network in place of the embedded model's ([how](gain.md)). Every row is of an earlier path: nothing since"
-    " commit a1d7b342 ran on CUDA. Images of a trained network were made by the embedded model alone (0.210 s plain,"
-    " 0.075 s by `sjd_coupled`, 0.147 s by `mtj`, so 2.8 and 1.4 times as fast; each captured). Compilation, captures and what the"
-    " host does between passes are left out. Plain decoding (`ar`) of Lumina-mGPT reads three tokens a pass, those that"
-    " the grammar forces once more; a pass over one would be faster. At one commit (efa44cfe) the compiled network"
-    " alone took 5.74 ms over one token and 8.17 over 32, at all positions, so against such a network the gain of"
-    " `sjd_coupled` would be 3.9."
+    "Passes were counted on the embedded model, by the study of budgets over 16 prompts, at the same options and"
+    " commit {commits}. Published networks will need more: `sjd` takes 2.2 to 2.3 times fewer passes of Lumina-mGPT"
+    " (its paper), and 4.2 times fewer of the embedded model. Expected: with the tokens a pass that we expect of a"
+    " published network in place of the embedded model's ([how](gain.md)). Every row is of an earlier path: nothing"
+    " since commit a1d7b342 ran on CUDA. Images of a trained network were made by the embedded model alone (0.210 s"
+    " plain, 0.075 s by `sjd_coupled`, 0.147 s by `mtj`, so 2.8 and 1.4 times as fast; each captured). Compilation,"
+    " captures and what the host does between passes are left out. Plain decoding (`ar`) of Lumina-mGPT reads three"
+    " tokens a pass, those that the grammar forces once more; a pass over one would be faster. At one commit"
+    " (efa44cfe) the compiled network alone took 5.74 ms over one token and 8.17 over 32, at all positions, so"
+    " against such a network the gain of `sjd_coupled` would be 3.9."
 )
 
 
@@ -671,11 +671,8 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
         if predicted := predict_rows(parts):
             title = "Seconds of an image, predicted, against captured plain decoding"
             commits = ", ".join(dict.fromkeys(row["counted at"] for row in predicted))
-            hidden = {
-                "counted at",
-                "a pass, in plain passes",
-                *(("compiled",) if all(row["compiled"] for row in predicted) else ()),
-            }
+            hidden = {"counted at", "a pass, in plain passes"}
+            hidden |= {"compiled"} if all(row["compiled"] for row in predicted) else set()
             how = PREDICTED.format(commits=commits) + " All layers were compiled." * ("compiled" in hidden)
             text += f"\n### {title}\n\n{how}\n\n{format_table(leave_out(predicted, hidden))}"
         kept = [PARTS[name].title for name in parts if name not in SHOWN]
