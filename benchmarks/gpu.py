@@ -675,8 +675,7 @@ def format_page(results: dict[str, Any] | None, runs: list[dict[str, Any]]) -> s
             hidden |= {"compiled"} if all(row["compiled"] for row in predicted) else set()
             how = PREDICTED.format(commits=commits) + " All layers were compiled." * ("compiled" in hidden)
             text += f"\n### {title}\n\n{how}\n\n{format_table(leave_out(predicted, hidden))}"
-        kept = [PARTS[name].title for name in parts if name not in SHOWN]
-        text += f"\nNot shown here, but in docs/figures/gpu-captured.json: {'; '.join(kept)}.\n" if kept else ""
+        text += "\nParts that are not shown here stand in docs/figures/gpu-captured.json.\n"
         for name, part in ((name, part) for name, part in parts.items() if name in SHOWN):
             how = part["how"]
             text += f"\n### {PARTS[name].title}\n\n"
