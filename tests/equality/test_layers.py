@@ -22,6 +22,7 @@ from parity.equality.pathwise import make_token_row
 from parity.experiment.module_metadata import require
 from parity.experiment.options import claim, options
 from parity.inputs import tasks
+from parity.metrics.likelihood import teacher_forced_logits
 from parity.models import fetch
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 from tests.decode.conftest import MODELS, SAMPLING
@@ -130,6 +131,56 @@ def test_tokens_of_other_captions_are_rejected(get_workplace):
     cell = copy_changed(workplace.make_cell("ar"), "reversed", lambda c: {"tokens": c["tokens"][::-1]})
     entries, _ = workplace.run("teacher-forced", cell, {"seeds": [11]})
     assert find_smallest_p(entries) < 1e-6
+
+
+def change_token(folder, name, rank, dtype):
+    """Copy a cell of top-k 4 in another dtype with one token replaced: by the one of this rank given those before it."""
+
+    def change(columns):
+        loaded = loop.load("discrete", workplace_manifest(folder), read_json(folder / "spec.json"))
+        inputs = {k: v[:1] for k, v in read_arrays(folder.parent / "inputs.npz").items()}
+        tokens = columns["tokens"].copy()
+        model = loaded.model(inputs, SAMPLING | {"top_k": 0})
+        logits = teacher_forced_logits(model, torch.from_numpy(tokens[:1].astype(np.int64)))
+        tokens[0, -1] = int(logits[0, -1].argsort(descending=True)[rank])
+        return {"tokens": tokens}
+
+    copy = copy_changed(folder, name, change)
+    write_json(
+        copy / "spec.json", read_json(copy / "spec.json") | {"dtype": dtype, "sampling": SAMPLING | {"top_k": 4}}
+    )
+    return copy
+
+
+def workplace_manifest(folder):
+    """Read the manifest of the folder that a cell is in."""
+    return read_json(folder.parent / "manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank", "error"), [("bfloat16", 5, ""), ("bfloat16", 40, "zero"), ("float32", 5, "zero")]
+)
+def test_a_token_at_the_border_of_top_k_is_rounding_in_a_short_dtype_alone(get_workplace, dtype, rank, error):
+    """Rank 5 is excluded by top-k 4 and kept by top-k 8; the last token changes no distribution."""
+    workplace = get_workplace("discrete")
+    plain = workplace.make_cell("ar")
+    spec = read_json(plain / "spec.json") | {"sampling": SAMPLING | {"top_k": 4}}
+    folder = plain.parent / "top-00000008"
+    if not folder.exists():
+        write_json(folder / "spec.json", spec)
+        loaded = loop.load("discrete", workplace.manifest, spec)
+        write_shard(
+            folder / "shards/0-of-1.npz", loop.decode("discrete", loaded, spec, workplace.inputs, 6).columns, {}
+        )
+    changed = change_token(folder, f"{dtype}-{rank}", rank, dtype)
+    if error:
+        with pytest.raises(ParityError, match="of probability zero was sampled"):
+            workplace.run("teacher-forced", changed, {"seeds": [0]})
+        return
+    entries, _ = workplace.run("teacher-forced", changed, {"seeds": [0]})
+    (border,) = (r for r in entries["rows"] if r["test"] == "border")
+    assert border["effect"] > 0 and border["verdict"] == "not rejected", border
+    assert not any(r["test"] == "support" for r in entries["rows"])
 
 
 @pytest.mark.parametrize(("coupling", "is_same"), [("shared", True), ("fresh", False)])

@@ -39,6 +39,7 @@ from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 
 ComputeProbs = Callable[[int, int], Tensor | np.ndarray | None]
+BORDER = 0.01  # share of tokens that rounding, as in bfloat16, may move over the border of what top-k and the like keep
 BINS = 10  # number of bins of the PIT
 MIN_VARIANCE = 5.0  # a z-test needs this sum of an indicator's variances (an expected count), and ...
 SPREAD = 30.0  # ... this sum of variances relative to the largest variance
@@ -234,6 +235,29 @@ def run_battery(
     for stratum in strata:
         result += stratum.make_rows(names, columns)
     return R.adjust_family(result)
+
+
+def loosen(options: dict[str, Any]) -> dict[str, Any]:
+    """Make options of sampling of which those that exclude tokens are half as strict."""
+    half = {
+        "top_k": lambda k: 2 * k,
+        **dict.fromkeys(("top_p", "typical_p"), lambda p: (1 + p) / 2),
+        **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff"), lambda p: p / 2),
+    }
+    return {key: half[key](value) if key in half else value for key, value in options.items()}
+
+
+def make_border_row(count: int, n: int, **columns: Any) -> Row:
+    """Make the row of the test whether more than a share BORDER of n tokens are at the border of what options such as
+    top-k keep: excluded, but not by options half as strict (`loosen`)."""
+    error = (BORDER * (1 - BORDER) / max(n, 1)) ** 0.5
+    values: dict[str, Any] = {
+        "effect": count / max(n, 1),
+        "minimum_detectable_effect": BORDER + R.compute_detectable_z(error),
+    }
+    values["note"] = f"{count} of {n} tokens are excluded, but not by options half as strict: rounding may do that"
+    p = float(stats.binom.sf(count - 1, n, BORDER))
+    return R.make_row("teacher-forced", "border", n, p_value=p, **values, **columns)
 
 
 def check_probs(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special, stats
+from scipy import special
 from torch import Tensor
 
 from parity_certify import result_rows as R
@@ -31,7 +31,7 @@ from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 from parity_certify.sampler import CHANCE, TELL_SECONDS, check_settings, format_duration
 from parity_certify.seeding import check_seed
-from parity_certify.teacher_forced import run_battery
+from parity_certify.teacher_forced import loosen, make_border_row, run_battery
 from parity_certify.verdict import Verdict
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # these tests need only the likeliest tokens
@@ -39,7 +39,6 @@ MIN_TEXTS = 40
 CELLS = 1_600_000  # this many probabilities are judged at once: about 1 GB
 CHUNK = 16  # most pieces of texts between two looks at the clock
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # of an engine
-BORDER = 0.01  # share of tokens that an engine's rounding may move over the border of what top-p and the like keep
 POSITION_GROUPS = 8  # number of groups of positions that say where the distribution differs
 UNTESTED = (
     "whether texts depend on each other",
@@ -114,16 +113,6 @@ class Judged:
             remaining = (self.total - self.texts) * (time_now - self.start) / self.texts
             remaining = min(remaining, self.end - time_now)
             self.tell(f"{self.texts} of {self.total} texts, about {format_duration(remaining)} left")
-
-
-def loosen(options: dict[str, Any]) -> dict[str, Any]:
-    """Make options of sampling of which those that exclude tokens are half as strict."""
-    half = {
-        "top_k": lambda k: 2 * k,
-        **dict.fromkeys(("top_p", "typical_p"), lambda p: (1 + p) / 2),
-        **dict.fromkeys(("min_p", "epsilon_cutoff", "eta_cutoff"), lambda p: p / 2),
-    }
-    return {key: half[key](value) if key in half else value for key, value in options.items()}
 
 
 class OfTarget:
@@ -260,20 +249,6 @@ def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
                 raise ParityError(f"texts: text {i + 1} is a copy of text {earlier + 1}; allowed: independent texts")
 
 
-def make_border_row(source: OfTarget, **columns: Any) -> Row:
-    """Make the row of the test whether more than a share BORDER of the tokens judged are at the border."""
-    n = source.judged.tokens
-    count = sum(found for i, found in source.at_border.items() if i < source.judged.texts)
-    error = (BORDER * (1 - BORDER) / max(n, 1)) ** 0.5
-    values: dict[str, Any] = {
-        "effect": count / max(n, 1),
-        "minimum_detectable_effect": BORDER + R.compute_detectable_z(error),
-    }
-    values["note"] = f"{count} of {n} tokens are excluded, but not by options half as strict: rounding may do that"
-    p = float(stats.binom.sf(count - 1, n, BORDER))
-    return R.make_row("teacher-forced", "border", n, p_value=p, **values, **columns)
-
-
 def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) -> list[Row]:
     """Make the rows of the battery (`run_battery`) on all texts, which decide, and rows by groups of positions, which
     do not; `where` says which tokens a row is about."""
@@ -304,7 +279,8 @@ def make_rows(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) 
     rows = [described for r in rows if (described := r | describe_where(r))["test"] not in left_out]
     if isinstance(source, OfTarget) and source.rounds:
         about = {"model": model, "method": "sampler", "seed": seed, "where": ""}
-        rows.append(make_border_row(source, **about))
+        count = sum(found for i, found in source.at_border.items() if i < source.judged.texts)
+        rows.append(make_border_row(count, source.judged.tokens, **about))
     return R.adjust_deciding(rows, alpha)
 
 
