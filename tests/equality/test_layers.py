@@ -133,11 +133,15 @@ def test_tokens_of_other_captions_are_rejected(get_workplace):
     assert find_smallest_p(entries) < 1e-6
 
 
+TOP_K = {"sampling": SAMPLING | {"top_k": 4}}
+
+
 def change_token(folder, name, rank, dtype):
-    """Copy a cell of top-k 4 in another dtype with one token replaced: by the one of this rank given those before it."""
+    """Copy a cell of top-k 4 in a dtype, with the last token of a row replaced by that of a rank of its distribution."""
+    spec = read_json(folder / "spec.json")
 
     def change(columns):
-        loaded = loop.load("discrete", workplace_manifest(folder), read_json(folder / "spec.json"))
+        loaded = loop.load("discrete", read_json(folder.parent / "manifest.json"), spec)
         inputs = {k: v[:1] for k, v in read_arrays(folder.parent / "inputs.npz").items()}
         tokens = columns["tokens"].copy()
         model = loaded.model(inputs, SAMPLING | {"top_k": 0})
@@ -146,25 +150,19 @@ def change_token(folder, name, rank, dtype):
         return {"tokens": tokens}
 
     copy = copy_changed(folder, name, change)
-    write_json(
-        copy / "spec.json", read_json(copy / "spec.json") | {"dtype": dtype, "sampling": SAMPLING | {"top_k": 4}}
-    )
+    write_json(copy / "spec.json", spec | TOP_K | {"dtype": dtype})
     return copy
 
 
-def workplace_manifest(folder):
-    """Read the manifest of the folder that a cell is in."""
-    return read_json(folder.parent / "manifest.json")
+BORDERS = [("bfloat16", 5, ""), ("bfloat16", 40, "zero"), ("float32", 5, "zero")]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rank", "error"), [("bfloat16", 5, ""), ("bfloat16", 40, "zero"), ("float32", 5, "zero")]
-)
+@pytest.mark.parametrize(("dtype", "rank", "error"), BORDERS)
 def test_a_token_at_the_border_of_top_k_is_rounding_in_a_short_dtype_alone(get_workplace, dtype, rank, error):
     """Rank 5 is excluded by top-k 4 and kept by top-k 8; the last token changes no distribution."""
     workplace = get_workplace("discrete")
     plain = workplace.make_cell("ar")
-    spec = read_json(plain / "spec.json") | {"sampling": SAMPLING | {"top_k": 4}}
+    spec = read_json(plain / "spec.json") | TOP_K
     folder = plain.parent / "top-00000008"
     if not folder.exists():
         write_json(folder / "spec.json", spec)
