@@ -137,7 +137,7 @@ TOP_K = {"sampling": SAMPLING | {"top_k": 4}}
 
 
 def change_token(folder, name, rank, dtype):
-    """Copy a cell of top-k 4 in a dtype, with the last token of a row replaced by that of a rank of its distribution."""
+    """Copy a cell of top-k 4 in a dtype, the last token of a row replaced by that of a rank of its distribution."""
     spec = read_json(folder / "spec.json")
 
     def change(columns):
