@@ -336,18 +336,18 @@ def format_rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
 
 
 def sum_up_right(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Sum up the settings in which nothing was found, a row an implementation: its name and version, how many there
-    are, and the largest of their bounds."""
+    """Sum up the settings in which nothing was found: names and versions of the implementations that have the same
+    number of settings and the same largest bound, and the two."""
     right = [r for r in rows if r["kind"] in ("certified", "consistent") and is_counted(r)]
-    result = []
+    named: dict[tuple[int, str], list[str]] = {}
     for name in dict.fromkeys(r["of"]["name"] for r in right):
         of_name = [r for r in right if r["of"]["name"] == name]
         one = of_name[0]["of"]
         bounds = [r["verdict"]["bound"] for r in of_name if r["verdict"]["bound"] is not None]
-        limit = f"{max(bounds):.3f}" if bounds else "none"
         title = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
-        result.append([f"{title} {find_version(one)}".strip(), str(len(of_name)), limit])
-    return result
+        limit = f"{max(bounds):.3f}" if bounds else "none"
+        named.setdefault((len(of_name), limit), []).append(f"{title} {find_version(one)}".strip())
+    return [[", ".join(names), str(count), limit] for (count, limit), names in named.items()]
 
 
 def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
@@ -381,7 +381,7 @@ def write_document(rows: list[dict[str, Any]]) -> str:
         lines += ["", title, "", *format_rows(SHOWN, cells)]
     lines += ["", "## Nothing found", ""]
     lines += ["Without settings fixed by us and older versions. The bound of each setting is in the CSV file.", ""]
-    lines += format_rows(("implementation", "settings", "largest bound on the TV"), sum_up_right(rows))
+    lines += format_rows(("implementations", "settings of each", "largest bound on the TV"), sum_up_right(rows))
     faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
     if faults:
