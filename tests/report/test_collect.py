@@ -14,7 +14,14 @@ from parity.experiment.cells import list_runs
 from parity.metrics.estimates import Estimate
 from parity.report import answers, summary_page
 from parity.report import tables as form
-from parity.report.collect import add_missing_figures, compute_changes, compute_critical_z, gather, list_moved
+from parity.report.collect import (
+    add_missing_figures,
+    complete_speeds,
+    compute_changes,
+    compute_critical_z,
+    gather,
+    list_moved,
+)
 from parity.report.order import rank_row
 from parity.report.settings import make_labels
 from parity.report.verdicts import judge_tests
@@ -238,3 +245,14 @@ def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn)
     assert "99 % confidence" in pages[0.01]["How sure of the distribution"]
     assert "a fault must be larger to be found" in pages[0.01]["Level of the tests"]
     assert "Level of the tests" not in pages[0.05]
+
+
+@pytest.mark.parametrize(("batch", "speed"), [(1, 1.5), (8, None)])
+def test_at_batch_1_the_speed_of_a_batch_is_that_of_one_alone(batch, speed):
+    """Papers print "speedup" of one image at a time."""
+    found = {"speedup_single": 1.5, "speedup_single_low": 1.2, "speedup_single_how": "timed", "load": 1.0}
+    row = complete_speeds(found, batch)
+    assert row.get("speedup") == speed and row["speedup_single"] == 1.5
+    assert (row.get("speedup_how") == "timed") == (batch == 1)
+    shown = form.show_speed("speedup")({"batch": batch, "speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6})
+    assert (shown == form.ABSENT) == (batch == 1)

@@ -265,6 +265,15 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
     return result
 
 
+def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any]:
+    """Complete the columns of a cell's speed: at batch 1 the speed of its batch, which a paper prints, is that of a row
+    alone."""
+    if batch != 1:
+        return columns
+    single = "speedup_single"
+    return {name.replace(single, "speedup", 1): v for name, v in columns.items() if name.startswith(single)} | columns
+
+
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
     """Compute the summary row of each cell of a kind, repetitions aside, and list the frames of their records. ratios:
     by a cell's key the likelihood ratios that its tests recorded."""
@@ -277,7 +286,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         row = list_cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         metrics = files.read_json(f"{paths.folder(cell)}/metrics.json")
         row |= {name: value for name, value in metrics.items() if name not in row}  # no metric replaces a setting
-        row |= files.average_runs(cell, metrics) | speeds.get(cell.key, {})
+        row |= files.average_runs(cell, metrics) | complete_speeds(speeds.get(cell.key, {}), row.get("batch"))
         if row.get("tokens") and row.get("seconds_alone"):
             row["tokens_per_second_single"] = row["tokens"] / row["seconds_alone"]
         if (files.root / paths.benchmarks(cell)).is_file():

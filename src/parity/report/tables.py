@@ -350,6 +350,8 @@ def show_speed(name: str) -> Maker:
         """Show a row's speed, beneath it the interval; the predicted one, and why, if it is not measured well."""
         if not is_missing(row.get("reported_by")):
             return show_reported(row)
+        if name == "speedup" and row.get("batch") == 1:
+            return ABSENT  # it stands in the column of one alone
         figure = estimate_of(row, name)
         doubt = doubt_speed(row, name)
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
