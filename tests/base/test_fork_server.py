@@ -34,12 +34,18 @@ raise SystemExit(int(sys.argv[1]))
 """
 
 
+def restore_interrupts():
+    """Restore the handler of SIGINT, which a shell ignores in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+HELD = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "preexec_fn": restore_interrupts}
+
+
 @pytest.fixture(scope="module")
 def server():
     """The process that has started a server, and the server's name."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
+    with subprocess.Popen([sys.executable, "-c", HOLDER], **HELD) as run:
         yield run, run.stdout.readline().strip()
         run.stdin.close()
 
@@ -51,7 +57,7 @@ def probe(server, tmp_path):
 
     def run(*words, name=server[1]):
         environment = os.environ | {NAME: name, "PROBE": "here"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": restore_interrupts}
         return subprocess.Popen([sys.executable, "-c", ASK, *words], cwd=tmp_path, env=environment, **pipes)
 
     return run
@@ -112,9 +118,7 @@ def test_a_signal_to_the_one_that_asked_reaches_the_copy(probe, number, code):
 
 def test_server_and_copies_end_with_the_process_that_started_it(tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
+    with subprocess.Popen([sys.executable, "-c", HOLDER], **HELD) as run:
         name = run.stdout.readline().strip()
         environment = os.environ | {NAME: name, "PROBE": "here"}
         words = [sys.executable, "-c", ASK, "wait"]

@@ -12,6 +12,7 @@ from docs.reference import make_schema
 from parity.base.errors import ConfigError
 from parity.experiment import checks, paths, weights
 from parity.experiment.cells import cells, list_text_tasks
+from parity.experiment.options import options, tell_renamed
 from parity.experiment.prompt_files import read_prompts
 from tests.benchmarks.conftest import load_script
 
@@ -423,3 +424,19 @@ def test_a_link_that_leads_nowhere_is_one_line_that_says_so(config, tmp_path, mo
     Path("gone").unlink()
     with pytest.raises(ConfigError, match=r"no such (folder or )?file"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "old", "new"),
+    [
+        ("discrete", "sjd_pp", {"law": "drawn"}, {"store": "drawn"}),
+        ("discrete", "sjd_vp", {"law": "target"}, {"store": "target"}),
+        ("continuous", "coupled", {"law": "path"}, {"goal": "path"}),
+    ],
+)
+def test_an_option_s_old_name_is_read_and_said(kind, method, old, new, capsys):
+    tell_renamed.cache_clear()
+    assert options(kind, method, old) == options(kind, method, new)
+    assert capsys.readouterr().err == f"note: option law of {method} is called {next(iter(new))} now\n"
+    with pytest.raises(ConfigError, match="law"):
+        options("discrete", "sjd", {"law": "drawn"})

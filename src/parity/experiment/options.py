@@ -264,7 +264,7 @@ def tell_renamed(line: str) -> None:
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
     """Return a variant's options, completed with defaults. Raises ConfigError, which begins with `where`, for one that
     the method does not have or whose value is not allowed."""
-    if "law" in given and (new := RENAMED_OPTIONS.get((kind, method))):
+    if isinstance(given, dict) and "law" in given and (new := RENAMED_OPTIONS.get((kind, method))):
         given = {new if key == "law" else key: value for key, value in given.items()}
         tell_renamed(f"option law of {method} is called {new} now")
     return validate(make_option_schema(kind, method), given, where or f"{KINDS[kind]}.methods.{method}").model_dump()
