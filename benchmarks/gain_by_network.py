@@ -1,4 +1,4 @@
-"""On what does the gain depend? Passes of lossless decoders on networks from easy to hard, beside two measures.
+"""What does the gain go with? Passes of lossless decoders on networks from easy to hard, beside two measures.
 
     python benchmarks/gain_by_network.py [--images 16] [--keep gain-by-network]
 

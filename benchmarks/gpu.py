@@ -564,7 +564,7 @@ def predict_seconds(rows: list[Row], compiled: list[Row]) -> list[Row]:
         if "captured ms" in r:
             key = r["network"], r["method"]
             best[key] = min(best.get(key, r), r, key=lambda row: row["captured ms"])
-    predicted = []
+    expected, predicted = read_expected(), []
     for (network, method), row in best.items():
         if (counted := count_passes(method)) is None or (plain := best.get((network, "ar"))) is None:
             continue
@@ -581,10 +581,10 @@ def predict_seconds(rows: list[Row], compiled: list[Row]) -> list[Row]:
         }
         costs = {"pass ms": row["captured ms"], "a pass, in plain passes": row["captured ms"] / plain["captured ms"]}
         costs |= {"seconds an image": seconds, "times captured plain": plainly / seconds}
-        for (expected, name), ends in read_expected().items():
-            if name == method == "sjd_coupled" and EXPECTED_OF.get(network) == expected:  # at the width that was timed
-                gains = [end / costs["a pass, in plain passes"] for end in ends]
-                costs |= dict(zip(("times expected, least", "times expected, most"), gains, strict=True))
+        ends = expected.get((EXPECTED_OF.get(network, ""), method))
+        if ends and method == "sjd_coupled":  # counted at the width that was timed
+            gains = [end / costs["a pass, in plain passes"] for end in ends]
+            costs |= dict(zip(("times expected, least", "times expected, most"), gains, strict=True))
         predicted.append(named | costs)
     return predicted
 

@@ -252,6 +252,7 @@ def run_main(monkeypatch, folder, *words):
     return ended.value.code
 
 
+OWN_WORDS = ["sampler", "own.py:sample", "--distribution", "own.py:probs", "--vocab", "2", "--length", "2"]
 OF_OWN = ["--vocab", "2", "--length", "2", "--margin", "0.1", "--out", "out"]
 
 
@@ -339,9 +340,12 @@ def test_deprecated_names_of_a_distribution_work_and_say_so(monkeypatch, tmp_pat
     file.write_text(file.read_text().replace("parity-distribution", "parity-law"))
     assert (read_distribution(file).tables == known.tables).all()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    for named, code in ((digest, 3), ("0" * 64, 3)):
+    for named, code, flag in (
+        (digest, 3, lambda name: ("--law", name)),
+        ("0" * 64, 3, lambda name: (f"--law={name}",)),
+    ):
         samples.write_text(json.dumps({"format": "parity-samples", "law_sha256": named}) + "\n")
-        assert run_main(monkeypatch, tmp_path, "samples", str(samples), "--law", str(file)) == code
+        assert run_main(monkeypatch, tmp_path, "samples", str(samples), *flag(str(file))) == code
         err = capsys.readouterr().err
         assert err.startswith("--law: deprecated; use --distribution\n")
         assert ("of another distribution" in err) == (named != digest)
@@ -378,18 +382,7 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
 
 def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".8"))
-    words = [
-        "sampler",
-        "own.py:sample",
-        "--distribution",
-        "own.py:probs",
-        "--vocab",
-        "2",
-        "--length",
-        "2",
-        "--out",
-        "out",
-    ]
+    words = [*OWN_WORDS, "--out", "out"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
         run.stdout.close()
@@ -399,18 +392,7 @@ def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
 
 def test_an_edited_sampler_is_another_sampler(tmp_path):
     """The samples that were kept answer for the file as it was."""
-    words = [
-        "sampler",
-        "own.py:sample",
-        "--distribution",
-        "own.py:probs",
-        "--vocab",
-        "2",
-        "--length",
-        "2",
-        "--margin",
-        "0.1",
-    ]
+    words = [*OWN_WORDS, "--margin", "0.1"]
     for share, verdict in (("0.50", 0), ("0.8", 1)):
         (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
         completed = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)

@@ -102,6 +102,13 @@ def test_every_method_has_a_speed_and_how_it_is_known():
     assert "speedup" not in plain  # batch 1 is single rows
 
 
+def test_no_seconds_predict_every_speed():
+    group = [count("ar", 0.0), count("sjd", 0.0)]
+    columns = command.time_group(Fake({"ar": 1.0, "sjd": 0.5}), group, 1, "all", 0)
+    sjd = columns[group[1].keys[0]]
+    assert (sjd["speedup_single"], sjd["speedup_single_how"], sjd["singles"]) == (2, "predicted", 0)
+
+
 def test_a_method_beyond_the_memory_has_no_speed(monkeypatch):
     group = [count("ar", 0.0), count("sjd", 0.0)]
     fake = Fake({"ar": 1.0, "sjd": 0.5})

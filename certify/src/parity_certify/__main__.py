@@ -510,11 +510,13 @@ FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
 def replace_deprecated(words: list[str]) -> list[str]:
     """Replace deprecated words before "--" by today's, with a line on stderr for each."""
     end = words.index("--") if "--" in words else len(words)
-    known = [(n, OLD[word]) for n, word in enumerate(words[:end]) if word in OLD and (n == 0 or word.startswith("-"))]
-    for n, new in known:
-        print(f"{words[n]}: deprecated; use {new}", file=sys.stderr)
-        words = [*words[:n], new, *words[n + 1 :]]
-    return words
+    replaced = list(words)
+    for n, word in enumerate(words[:end]):
+        name, equals, value = word.partition("=")
+        if name in OLD and (n == 0 or name.startswith("-")):
+            print(f"{name}: deprecated; use {OLD[name]}", file=sys.stderr)
+            replaced[n] = OLD[name] + equals + value
+    return replaced
 
 
 class Parser(argparse.ArgumentParser):

@@ -118,18 +118,21 @@ def serve(listener: socket.socket) -> Command:
                 raise SystemExit
             if key.data == "listener":
                 client = listener.accept()[0]
-                with contextlib.suppress(OSError, ValueError):
+                try:
                     request, files = receive(client)
-                    if (pid := os.fork()) == 0:
-                        for held in (*clients.values(), client, listener):
-                            held.close()
-                        waiting.close()
-                        return prepare(request, files)
-                    for file in files:
-                        os.close(file)
-                    clients[pid] = client
-                    waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, ("ended", pid))
-                    waiting.register(client, selectors.EVENT_READ, ("signal", pid))
+                except (OSError, ValueError):  # who asked is gone
+                    client.close()
+                    continue
+                if (pid := os.fork()) == 0:  # an error from here on ends the copy, and is its own
+                    for held in (*clients.values(), client, listener):
+                        held.close()
+                    waiting.close()
+                    return prepare(request, files)
+                for file in files:
+                    os.close(file)
+                clients[pid] = client
+                waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, ("ended", pid))
+                waiting.register(client, selectors.EVENT_READ, ("signal", pid))
                 continue
             event, pid = key.data
             if pid not in clients:
