@@ -25,9 +25,10 @@ if sys.argv[1:] == ["fail"]:
 if sys.argv[1:] == ["die"]:
     os.kill(os.getpid(), 9)
 if sys.argv[1:] == ["wait"]:
-    print(os.getpid(), flush=True)
     try:
-        time.sleep(600)
+        print(os.getpid(), flush=True)
+        for _ in range(6000):  # a signal that comes just before a sleep is handled after it
+            time.sleep(0.1)
     except KeyboardInterrupt:
         raise SystemExit(130)
 raise SystemExit(int(sys.argv[1]))

@@ -40,8 +40,8 @@ def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_pat
     assert all(row["passes"] < 46 for row in others)
     run_main(gpu.main, "--out", file, "--page", page)
     text = page.read_text()
-    assert text.count("**Not measured**") == 1  # of the request, whose table the page shows; others are named
-    assert "in docs/figures/gpu-captured.json: The limit" in text
+    assert text.count("**Not measured**") == 1  # of the request, whose table the page shows
+    assert "Parts that are not shown here stand in docs/figures/gpu-captured.json" in text
 
 
 def test_seconds_are_predicted_against_captured_plain_decoding(gpu, monkeypatch):

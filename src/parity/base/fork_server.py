@@ -91,7 +91,13 @@ def ask(module: str, words: list[str]) -> int | None:
     for number in FORWARDED:
         if signal.getsignal(number) != signal.SIG_IGN:  # as a shell has it for what runs in the background
             signal.signal(number, lambda received, _: server.sendall(bytes([received])))
-    answer = server.recv(2)
+    server.settimeout(1)  # a signal that comes just before a wait is handled after it
+    while True:
+        try:
+            answer = server.recv(2)
+            break
+        except TimeoutError:
+            continue
     if len(answer) < 2:
         print("error: the fork server ended; run again", file=sys.stderr)
         return 1
