@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from parity.base.console import PACKAGE, list_commands
 from parity.experiment import made, papers
 from parity.experiment.module_metadata import read_outline
@@ -28,6 +30,7 @@ MADE = "No decoder: tokens of the images, [made elsewhere](../howto/made-elsewhe
 SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "workflow/experiments"
 PUBLISHED = EXPERIMENTS.parent / "published"
+TRIALS = Path(__file__).parent / "figures/trials.csv"
 SETTINGS = EXPERIMENTS.parent / "settings"
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
 
@@ -245,7 +248,8 @@ def write_settings() -> str:
 
 
 def write_account(made: Any) -> str:
-    """Write which files make the printed numbers of each table, and the reasons of those that none makes."""
+    """Write which files make the printed numbers of each table, the reasons of those that none makes, and of how many
+    the last trials had a number of ours."""
     text = (
         "# Printed numbers\n\nEach number in `workflow/published`, with the experiment file that makes it or the reason"
     )
@@ -253,6 +257,10 @@ def write_account(made: Any) -> str:
         " that none does: [account.csv](account.csv). It is made from what the files plan; nothing is run for it. [One"
     )
     text += " command](../howto/tables.md) makes all numbers of a paper, on one page.\n"
+    trials, source = pd.read_csv(TRIALS, keep_default_na=False), json.loads(TRIALS.with_suffix(".json").read_text())
+    count = f"{(trials['reason'] == '').sum()} of {len(trials)} printed numbers had one of ours beside them"
+    text += f"\nIn the last trials of these files on small random networks ({source['cpu']}, {source['date']}), {count}:"
+    text += f" [trials.csv](../figures/{TRIALS.name}), by `python benchmarks/trials.py results`.\n"
     for paper, own in made.groupby("paper", sort=False):
         rows = []
         for table, numbers in own.groupby("table", sort=False):

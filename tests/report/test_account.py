@@ -31,6 +31,15 @@ def test_every_printed_number_has_a_cell_or_one_of_a_few_reasons(made):
     assert len(reasons) <= MOST
 
 
+def test_trials_had_a_value_of_every_number_that_a_file_makes(made):
+    """On small random networks; kept by benchmarks/trials.py."""
+    trials = pd.read_csv(ROOT / "docs/figures/trials.csv", keep_default_na=False)
+    numbers = list(account.NUMBER)
+    planned = made.astype({"value": float})[[*numbers, "reason"]].sort_values(numbers, ignore_index=True)
+    tried = trials.astype({"value": float})[[*numbers, "reason"]].sort_values(numbers, ignore_index=True)
+    pd.testing.assert_frame_equal(tried, planned)
+
+
 GROUP = "# GSD, Figure 2: x.\nexperiment: g\nimage: {methods: {ar: [{}], gsd: [%s]}}\n"
 TABLE = """# GSD, Table 1: x.
 experiment: t

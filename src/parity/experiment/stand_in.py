@@ -140,9 +140,11 @@ def replace_references(raw: dict[str, Any], compared: Sequence[str], images: str
 
 
 def shrink(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
-    """Shrink a section in place: one batch size, no one-token tests, and options that fit the stand-ins `models`."""
+    """Shrink a section in place: one batch size, one-token tests only where the section asks for them and then of few
+    draws, and options that fit the stand-ins `models`."""
     if kind == "continuous":
-        section |= {"forced": 0, "batch": [FEWEST]}
+        asked = {name: min(section[name], FEWEST) for name in ("forced", "conditions") if name in section}
+        section |= {"forced": 0, "batch": [FEWEST]} | asked
     cap_options(kind, section, models)
 
 

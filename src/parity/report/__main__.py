@@ -44,9 +44,8 @@ def main() -> None:
             f"{error.filename or error}: no such file; a model's folder, prompts or a data file changed after the run"
             " was planned; run again"
         ) from None
-    summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
     tables: dict[str, tuple[pd.DataFrame, Sequence[str]]] = {
-        "summary": (add_missing_figures(summary.drop(columns="value")), FIRST),
+        "summary": (add_missing_figures(gathered.summary.drop(columns="value")), FIRST),
         "equality": (gathered.equality, TESTS),
         "published": (gathered.published, published.COLUMNS),
     }

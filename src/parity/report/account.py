@@ -23,7 +23,8 @@ from parity.report.blocks import list_records
 from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes
 from parity.report.published import PaperRow, is_match, list_answers, parse_settings, read_published
 
-COLUMNS = ["paper", "table", "model", "method", "options", "conditions", "metric", "value", "experiment", "reason"]
+NUMBER = ("paper", "table", "model", "method", "options", "conditions", "metric", "value")  # tell a printed number
+COLUMNS = [*NUMBER, "experiment", "reason"]
 JUDGES = {  # by metric of images, the network that a published model's are judged by; "manifold": the protocol's
     "fid": "inception", "kid": "inception", "is": "inception", "cmmd": "clip_vision", "precision": "manifold",
     "recall": "manifold", "clip_score": "clip", "hps": "hps", "pickscore": "pickscore",

@@ -370,7 +370,7 @@ def gather(
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
     paper_rows = published.read_published(papers)
     accuracy = files.read_accuracy()
-    table = pd.DataFrame(summary)
+    table = pd.DataFrame(summary).assign(**({"stand_in": True} if settings.stand_in else {}))
     models = weights.list_models(settings, "discrete") if settings.image is not None else {}
     sizes = list_sizes(settings, files.kinds)
     answers = published.list_answers(accuracy)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from parity.experiment.options import is_plain_decoding, methods, options
+from parity.experiment.options import is_plain_decoding, list_bounds, methods, options
 from parity.report.blocks import is_missing, list_records
 from parity.report.settings import NAMED, SummaryRow, list_settings, parse_settings
 
@@ -47,8 +47,9 @@ def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
     settings, our_options = list_settings(row), parse_settings(row["options"])
     size = sizes.get(row["model"], {}).get("vocab", 0)
     settings.pop("batch", None)  # the batch need not agree; the nearest is preferred
-    if our_options.get("iterations"):  # an image's tokens are drawn in this many steps, as many at once
-        settings["tokens_per_step"] = sizes[row["model"]]["length"] / our_options["iterations"]
+    is_capped = row.get("stand_in") is True
+    if our_options.get("iterations") and not is_capped:
+        settings["tokens_per_step"] = count_tokens_per_step(row, sizes)
     if "sampling.guidance" in settings:
         settings["guided"] = settings["sampling.guidance"] != 1
     for name, wanted in parse_settings(paper["conditions"]).items():
@@ -61,12 +62,28 @@ def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
     free = OPEN.get(paper["kind"], set()) - set(stated)
     defaults = options(paper["kind"], paper["method"], {}) if paper["method"] else {}
     required = {name: wanted for name, wanted in (defaults | stated).items() if name not in free}
+    if is_capped:
+        bounds = list_bounds(row["kind"], row["method"], sizes.get(row["model"], {})) if row["method"] else {}
+        required |= {name: cap(required[name], bound) for name, bound in bounds.items() if name in required}
     return all(is_wanted(wanted, our_options.get(name)) for name, wanted in required.items())
 
 
-def rate_likeness(paper: PaperRow, row: SummaryRow) -> tuple[float, ...]:
+def count_tokens_per_step(row: SummaryRow, sizes: Sizes) -> float:
+    """Count the tokens of an image that a row's method draws in each of its iterations."""
+    return float(sizes[row["model"]]["length"] / parse_settings(row["options"])["iterations"])
+
+
+def cap(wanted: Any, most: int) -> Any:
+    """Cap what a paper states of an option: a number, a list of them, or None for any."""
+    if isinstance(wanted, list):
+        return [cap(value, most) for value in wanted]
+    return min(wanted, most) if isinstance(wanted, int) else wanted
+
+
+def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float, ...]:
     """Rate how like a row is to what the paper ran, a tuple that is larger for the more alike. For text, prefer the
-    longest, as the papers' are; for vectors, the options of the paper's code, then its pre-filling, then its batch."""
+    longest, as the papers' are; for vectors, the options of the paper's code, then its pre-filling, then its batch, and
+    then the tokens that it draws in a step."""
     if paper["kind"] == "anysubset":
         return (list_settings(row).get("length", 0),)
     our_options = parse_settings(row["options"])
@@ -74,7 +91,10 @@ def rate_likeness(paper: PaperRow, row: SummaryRow) -> tuple[float, ...]:
     wanted = (options(paper["kind"], paper["method"], {}) | parse_settings(paper["options"])).get("prefill")
     released = sum(our_options.get(name) == v for name, v in RELEASED.items())
     batch_likeness = 0.0 if batch is None else -abs(math.log(row["batch"] / batch))
-    return released, our_options.get("prefill") == wanted, batch_likeness
+    tokens = parse_settings(paper["conditions"]).get("tokens_per_step")
+    is_told = tokens is not None and our_options.get("iterations")
+    step_likeness = -abs(math.log(count_tokens_per_step(row, sizes) / tokens)) if is_told else 0.0
+    return released, our_options.get("prefill") == wanted, batch_likeness, step_likeness
 
 
 def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> list[SummaryRow]:
@@ -83,7 +103,7 @@ def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> l
     described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
-    return [max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row)))]
+    return [max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row, sizes)))]
 
 
 def compute_changes(
