@@ -383,7 +383,7 @@ def write_document(rows: list[dict[str, Any]]) -> str:
     lines += ["Without settings fixed by us and older versions. The bound of each setting is in the CSV file.", ""]
     lines += format_rows(("implementations", "settings of each", "largest bound on the TV"), sum_up_right(rows))
     faults = [r for r in rows if is_fault(r)]
-    lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
+    lines += ["", "## Lossy, where they should be lossless", ""] if faults else []
     if faults:
         lines += [
             "`python field/NAME/reproduce.py` shows a fault in some 30 lines, `field/NAME/report.md` says the fix, and",

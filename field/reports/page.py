@@ -228,7 +228,7 @@ def write_document(reports: list[dict[str, Any]]) -> str:
     lines = [
         "# Others' bug reports",
         "",
-        "Public reports that a fast sampler draws from the wrong distribution, at the",
+        "Public reports that a sampler draws from the wrong distribution, at the",
         "version that had the fault, put to one default command with no condition named. Written by",
         "`python field/reports/page.py` of `field/reports/`. Run on 2026-11-27 on two cores,",
         "machine not recorded, after the reports were listed at commits 9c884ae7 and 8b32feec.",

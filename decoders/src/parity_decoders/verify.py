@@ -10,6 +10,7 @@ Distributions are the model's own: one `forward` over each whole row, without a 
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
     given = {"do_sample": True, **inputs, **keywords, "seed": seed, "return_dict_in_generate": False}
     of_decoder = {*is_option, "draft_model", "compile", "capture"}
     of_plain = {key: value for key, value in given.items() if key not in of_decoder}
-    drawn = model.generate(**given, custom_generate=decoder)
+    result = model.generate(**given | {"return_dict_in_generate": True}, custom_generate=decoder)
+    drawn, per_pass = result.sequences, float((result.accepted * result.passes).sum() / result.passes.sum())
     leads: list[tuple[Tensor, Tensor]] = []
 
     def ar(model: Any, start: Tensor, *, noise: Noise) -> Iterator[Any]:
@@ -77,12 +79,12 @@ def verify(model: Any, inputs: Any, decoder: Callable[..., Any], *, seed: int = 
     coupled: dict[str, Any] | None = getattr(module, "COUPLED_WITH", None)
     options = {**is_option, **keywords}
     if coupled is not None and all(options[key] == value for key, value in coupled.items()):
-        return judge(name, looked, probs.look(drawn, length, noise), rounding)
+        return replace(judge(name, looked, probs.look(drawn, length, noise), rounding), per_pass=per_pass)
     if line := rounding.find_fault():
-        return Verification(line, True, len(plain), int(looked.is_drawn.sum()))
+        return Verification(line, True, len(plain), int(looked.is_drawn.sum()), per_pass=per_pass)
     exact = getattr(module, "EXACT_WITH", {})
     lossless = module.CLAIM == "lossless" and all(options[key] == value for key, value in exact.items())
-    return probs.test(name, drawn, length, lossless)
+    return replace(probs.test(name, drawn, length, lossless), per_pass=per_pass)
 
 
 class OwnProbs:

@@ -33,8 +33,6 @@ def main() -> None:
             f"{abs(lead):.2g} nats"
         )
     print(found)
-    if found.per_pass is not None:
-        print(f"{found.per_pass:.2f} tokens a pass, so {found.per_pass:.2f} times fewer passes than plain decoding")
     raise SystemExit(found.is_fault)
 
 
