@@ -68,6 +68,27 @@ def sample_in_other_order(prompts, seed, **options):
     return sample(prompts, seed, engine=OTHER_ORDER, **options)
 
 
+def draft_without_penalty(prompts, seed, *, factor=1.0, **options):
+    """Draw plainly, with drafts except under a repetition penalty, which is applied `factor` times as strongly."""
+    penalty = options.get("repetition_penalty", 1.0)
+    options |= {} if penalty == 1 else {"repetition_penalty": penalty * factor}
+    drawn = sample(prompts, seed, **options)
+    return drawn if penalty == 1 else Sampled(drawn.tokens, 0, 0)
+
+
+def test_a_condition_without_drafts_is_not_covered_and_not_excused():
+    """The others are certified; a fault there is found; without any draft nothing is decided."""
+    c = certify_design(draft_without_penalty, compute_logits, **QUICK)
+    covered = len(c.details["conditions"]) - 1
+    assert c.verdict.kind == "certified" and f"in each of {covered} conditions" in c.verdict.reason, str(c)
+    assert any("repetition_penalty" in text and "no draft was offered" in text for text in c.verdict.untested)
+    assert not any("repetition_penalty" in text for text in c.verdict.tested)
+    faulty = certify_design(lambda *a, **k: draft_without_penalty(*a, factor=2.0, **k), compute_logits, **QUICK)
+    assert faulty.verdict.kind == "lossy" and "repetition_penalty" in faulty.verdict.where
+    none = certify_design(lambda *a, **k: Sampled(sample(*a, **k).tokens, 0, 0), compute_logits, n=200, **QUICK)
+    assert none.verdict.kind == "inconclusive" and "no draft was offered" in none.verdict.reason
+
+
 def test_the_order_of_filters_is_the_engines():
     """One that is not its own is found, and named; an engine may say that it has another."""
     c = certify_design(sample_in_other_order, compute_logits, **QUICK)

@@ -162,10 +162,16 @@ def report_conditions(
     alpha: float,
 ) -> Certificate:
     """Combine the certificates of the first conditions to one that says which were covered: those in which a TV of
-    `margin` would have been found."""
-    result = combine_certificates(found, [one.name for one in conditions], alpha)
+    `margin` would have been found. A condition without a draft, as look-up has under a repetition penalty, is not
+    covered, if drafts were accepted in others."""
+    judged = [c for c in found if not lacks_drafts(c)] or list(found)
+    result = combine_certificates(judged, [c.rows[0]["model"] for c in judged], alpha)
+    result = replace(result, rows=[row for c in found for row in c.rows], parts=tuple(found))
     covered, untested = [], []
     for one, c in zip(conditions, found, strict=False):
+        if c not in judged:
+            untested.append(f"{one.name}: {c.verdict.reason.partition(';')[0]}")
+            continue
         tv = evidence.find_detectable_tv(one.distribution.cells, min(c.details["n"]), alpha / len(conditions), POWER)
         if c.verdict.kind == "lossy" or tv <= margin:
             covered.append(f"{one.name}" if c.verdict.kind == "lossy" else f"{one.name} (finds a TV of {tv:.3f})")
@@ -175,8 +181,8 @@ def report_conditions(
     untested += [f"{name}: {why}" for name, why in missing.items()]
     v = replace(result.verdict, tested=tuple(covered), untested=(*untested, *found[0].verdict.untested))
     if v.kind == "certified":
-        together = describe_joint_bound(found)
-        words = f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(found)} conditions{together}"
+        together = describe_joint_bound(judged)
+        words = f"TV <= {v.bound:.4f} ({describe_confidence(ALPHA)}) in each of {len(judged)} conditions{together}"
         v = replace(v, reason=words)
     details = result.details | {"conditions": {c.rows[0]["model"]: asdict(c.verdict) for c in found}}
     suspects = conditions[len(found) - 1].suspects
@@ -185,6 +191,15 @@ def report_conditions(
         if diagnosis["name"] is not None:
             details["diagnosis"] = diagnosis
     return replace(result, verdict=v, details=details)
+
+
+def lacks_drafts(c: Certificate) -> bool:
+    """Return whether a certificate is inconclusive for no other reason than that no draft was offered or accepted."""
+    return (
+        c.verdict.kind == "inconclusive"
+        and len(c.details["n"]) == 1
+        and 0 in (c.details["drafted"], c.details["accepted"])
+    )
 
 
 def compute_joint_bound(certificates: Sequence[Certificate]) -> float:
