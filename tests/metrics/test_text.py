@@ -163,7 +163,7 @@ def test_the_share_of_passed_unit_tests_is_given():
 def test_code_is_run_only_on_request():
     cell = make_code_cell(run=False)
     assert set(text_quality.rows(cell)) == {"entropy"}
-    assert columns_of(text_quality.measure(cell)) == {"code_not_run": "run_generated_code is off"}
+    assert columns_of(text_quality.measure(cell)) == {"passed_why": "run_generated_code is off"}
 
 
 def make_probs(*rows: tuple[list[float], list[bool]]):

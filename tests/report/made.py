@@ -215,7 +215,7 @@ def write_texts(root: Path, settings: Config, cell: Cell, rng: np.random.Generat
     figures |= {"nfe": nfe.mean(), "nfe_se": 0.0, "aux": 0.0, "nfe_per_token": nfe.mean() / 20, "tokens_per_loop": 1.5}
     figures |= {"accepted_drafts": 9 if cell.spec["method"].startswith("assd") else None}
     figures |= {f"rouge{k}": 0.2 for k in ("1", "2", "L")} if task == "stories" else {}
-    figures |= {"code_not_run": "run_generated_code is off"} if task == "code" else {}
+    figures |= {"passed_why": "run_generated_code is off"} if task == "code" else {}
     columns = {"nfe": nfe, "passes": nfe, "batch": n, "at_once": n, **drawn}
     write_cell(root, cell, n, figures, columns | {"text": [f"once upon a {cell.key} {i}" for i in range(n)]}, {})
     shard = root / paths.pieces(settings, cell, "shards")[0]

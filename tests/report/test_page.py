@@ -205,6 +205,22 @@ def test_a_page_of_some_kinds_reads_no_files_of_the_others(tmp_path, undrawn):
     assert set(g.summary["kind"]) == {"anysubset"}
 
 
+def test_an_experiment_that_only_asks_its_models_makes_a_page(tmp_path, undrawn):
+    """It has no cell; two models of equal weights are asked both."""
+    asked = {"infilling": [], "last_word": [{"rows": 5}], "choice": [{"rows": 5}]}
+    models = {name: {"family": "xlnet"} for name in ("one", "other")}
+    text = {"methods": {"sequential": [{}]}, "tasks": asked}
+    g = gather(made.write_results(tmp_path, {"experiment": "asks", "models": models, "text": text}), [], root=tmp_path)
+    html = Page(build_html(g)[0])
+    assert "text-accuracy" in html.sections
+    assert not [s for s in html.sections if s.startswith(("image", "continuous"))]
+    assert {(a["task_kind"], a["model"]) for a in g.accuracy} == {
+        (kind, name) for kind in ("last_word", "choice") for name in models
+    }
+    g.files.join_records(tmp_path / "records.parquet")
+    assert len(pd.read_parquet(tmp_path / "records.parquet")) == 0
+
+
 @pytest.mark.long
 def test_the_command_writes_the_same_page_and_every_file(results, built, undrawn, tmp_path, monkeypatch):
     """Every section is the other page's, figures and all, but those that name the command and its further figure."""

@@ -16,7 +16,7 @@ has a standard error, and beside them
         network_share
     discrete     step_compression_low and _high; reference_n of FID; acceptance_by_slot, JSON
     published    protocol and the digest of its recipe; <figure>_why of what could not be measured; clip_cut; manifold_n
-    anysubset    accepted_drafts; code_not_run: why unit tests were not run
+    anysubset    accepted_drafts; passed_why: why unit tests were not run
     continuous   drafted, accepted_drafts, is_sd, test_seconds, target_network_seconds, target_head_seconds,
                  real_accuracy, reference_n
 features.npz holds ids and, as far as the cell has them: discrete captions, features, cosine, logp; anysubset logp;

@@ -56,7 +56,7 @@ def join_tables(path: Path, files: Sequence[tuple[Path, dict[str, str]]]) -> Non
         schema = parquet.read_schema(file).remove_metadata()
         first = [pyarrow.field(name, pyarrow.string()) for name in values]
         schemas.append(pyarrow.schema([*first, *(field for field in schema if field.name not in values)]))
-    schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    schema = pyarrow.unify_schemas(schemas, promote_options="permissive") if schemas else pyarrow.schema([])
     with replace_whole(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for file, values in files:
             table = read_joined(file, values)

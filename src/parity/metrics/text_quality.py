@@ -108,10 +108,10 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Average the columns of `rows` over texts; if code was not run, with the reason in `code_not_run`."""
+    """Average the columns of `rows` over texts; if code was not run, with the reason in `passed_why`."""
     figures: dict[str, Any] = dict(means(**{name: sample.rows[name] for name in MEASURES if name in sample.rows}))
     if has_originals(sample) and (reason := explain_rouge_absent(sample)):
         figures |= {name: Estimate(why=reason) for name in ROUGE}
     if has_programs(sample) and "passed" not in figures:
-        figures["code_not_run"] = explain_not_run(sample)
+        figures["passed_why"] = explain_not_run(sample)
     return figures

@@ -45,7 +45,7 @@ def main() -> None:
             " was planned; run again"
         ) from None
     tables: dict[str, tuple[pd.DataFrame, Sequence[str]]] = {
-        "summary": (add_missing_figures(gathered.summary.drop(columns="value")), FIRST),
+        "summary": (add_missing_figures(gathered.summary.drop(columns="value", errors="ignore")), FIRST),
         "equality": (gathered.equality, TESTS),
         "published": (gathered.published, published.COLUMNS),
     }

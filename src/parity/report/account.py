@@ -62,12 +62,13 @@ def plan_experiment(experiment: Experiment, root: Path) -> Planned:
 
     here, _ = replace_absent_data(config_overlay.resolve_paths(copy.deepcopy(raw), find))
     config = make_config(config_overlay.resolve_paths(pins.fill_pins(here, lambda name: pins.NONE), find))
-    tasks = {task["key"]: task for task in cells.list_text_tasks(config)}
+    text_tasks = cells.list_text_tasks(config)
+    tasks = {task["key"]: task for task in text_tasks}
     planned_cells = [cell for cell in cells.cells(config, []) if cell.role in ("reference", "method")]
     rows = [list_cell_columns(cell, tasks.get(cell.spec.get("task", ""))) for cell in planned_cells]
     asked = [
         {"task_kind": task["kind"], "model": task["model"], "accuracy": None}
-        for task in tasks.values()
+        for task in text_tasks
         if task["kind"] in ASKED
     ]
     return Planned(experiment, raw, config, [*rows, *list_answers(asked)], list_sizes(config, cells.kinds(config)))

@@ -52,10 +52,14 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on text: verdicts and tables, figures over settings, accuracy of the model itself."""
+    """Yield the sections on text: verdicts and tables, figures over settings."""
     yield Section("text", "Text: methods", TEXT, shared.show_verdicts(g, KIND, VERDICTS), READING, *show_tasks(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", SWEEPS, *plots)
+
+
+def make_accuracy_sections(g: Gathered) -> Iterator[Section]:
+    """Yield the section on the accuracy of the text models themselves, if they were asked."""
     if g.accuracy:
         table = show_table(g.accuracy, ACCURACY, HELD_OUT)
         yield Section("text-accuracy", "Text: last word and multiple choice", LIKELIEST, table)
@@ -66,7 +70,7 @@ def show_tasks(g: Gathered) -> Iterator[Any]:
     first_texts = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
     for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(str(task).capitalize(), "heading")
-        not_run = task_rows["code_not_run"].dropna().unique() if "code_not_run" in task_rows else ()
+        not_run = task_rows["passed_why"].dropna().unique() if "passed_why" in task_rows else ()
         yield from (f"pass@1 not run: {reason}." for reason in not_run)
         rows, task_columns = shared.label_rows(task_rows), [] if len(not_run) else TASK_COLUMNS.get(str(task), [])
         columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *task_columns, *COLUMNS]

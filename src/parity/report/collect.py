@@ -142,8 +142,10 @@ class Files:
         return columns | ({"runs": len(values)} if columns else {})
 
     def read_accuracy(self) -> list[dict[str, Any]]:
-        """Read how often the text model's own likeliest answer is right, by task."""
-        questions = [t for t in self.tasks.values() if t["kind"] in ASKED]
+        """Read how often each text model's own likeliest answer is right, by task. Models of equal weights share a
+        file."""
+        every = cells.list_text_tasks(self.settings) if "anysubset" in self.kinds else []
+        questions = [t for t in every if t["kind"] in ASKED]
         return [
             {**self.read_json(paths.accuracy(t["kind"], t["key"])), "task_kind": t["kind"], "model": t["model"]}
             for t in questions
@@ -183,7 +185,7 @@ class Gathered:
 
     settings: Config
     files: Files
-    kinds: list[str]
+    kinds: list[str]  # kinds of model that have cells
     summary: pd.DataFrame  # a row per cell, without repetitions and further runs
     equality: pd.DataFrame  # a row per test of a method
     verdicts: pd.DataFrame  # a verdict for each name under which tests are judged
@@ -310,6 +312,9 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     return rows, [order_columns(frame, ["kind", "model", "method", "key"]) for frame in frames]
 
 
+NEEDED = ("kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind", "label")
+
+
 def digest_tokens(tokens: np.ndarray) -> str:
     """Compute the digest of all tokens of a cell: equal if two cells drew the same."""
     return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
@@ -317,7 +322,7 @@ def digest_tokens(tokens: np.ndarray) -> str:
 
 def describe_environment(files: Files) -> dict[str, Any]:
     """Describe what the numbers were obtained with: run, machine, decoding jobs, seeds, digests of checkpoints."""
-    decoding = files.read_provenance(files.cells[0])
+    decoding = files.read_provenance(files.cells[0]) if files.cells else {}
     image = files.settings.image
     shown = (*files.kinds, "networks")
     manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}
@@ -370,14 +375,15 @@ def gather(
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
     paper_rows = published.read_published(papers)
     accuracy = files.read_accuracy()
-    table = pd.DataFrame(summary).assign(**({"stand_in": True} if settings.stand_in else {}))
+    empty = {} if summary else {"columns": [*NEEDED]}  # of an experiment that only asks its models
+    table = pd.DataFrame(summary, **empty).assign(**({"stand_in": True} if settings.stand_in else {}))
     models = weights.list_models(settings, "discrete") if settings.image is not None else {}
     sizes = list_sizes(settings, files.kinds)
     answers = published.list_answers(accuracy)
     joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
     return Gathered(
-        settings, files, list(files.kinds), table, tabulate_tests(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True), paper_rows, joined, describe_environment(files),
+        settings, files, [kind for kind in files.kinds if kind in set(table["kind"])], table, tabulate_tests(equality), pd.DataFrame(verdicts),
+        pd.concat(records, ignore_index=True) if records else table[["kind", "key"]], paper_rows, joined, describe_environment(files),
         ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from parity_certify.page import COLOURS
 
 from parity.base.files import publish
 from parity.experiment.stand_in import BANNER
-from parity.report import shared_sections, summary_page
+from parity.report import anysubset, shared_sections, summary_page
 from parity.report.blocks import Grid, Plot, Section, escape_controls, walk_blocks
 from parity.report.collect import Gathered
 
@@ -46,10 +46,11 @@ def load_templates() -> jinja2.Environment:
 
 def list_sections(gathered: Gathered) -> list[Section]:
     """List every section of the report in order: verdicts, the study's figures, those of each kind of model, then
-    published figures, tests, environment and files."""
+    answers of text models, published figures, tests, environment and files."""
     sections = [summary_page.make_verdicts_section(gathered), *shared_sections.make_study_sections(gathered)]
     for kind in gathered.kinds:
         sections += import_module(f"parity.report.{kind}").make_sections(gathered)
+    sections += anysubset.make_accuracy_sections(gathered)
     return [*sections, *shared_sections.make_closing_sections(gathered), summary_page.make_files_section(gathered)]
 
 
