@@ -58,6 +58,34 @@ def test_a_number_is_joined_with_the_cell_of_its_options():
     assert pd.isna(table.iloc[0]["difference"])
 
 
+@pytest.mark.parametrize(("is_small", "found"), [(True, 1), (False, 0)])
+def test_options_that_small_networks_capped_stand_for_the_printed_ones(is_small, found):
+    """Only in a run of small random networks."""
+    rows = images().assign(**{"stand_in": True} if is_small else {})
+    sizes = {"scenes": {"vocab": 1024, "length": 64}}
+    table = join_published(pd.DataFrame([paper_row(options={"window": 96})]), rows, sizes)
+    assert table["our_options"].notna().sum() == found
+    if found:
+        assert json.loads(table.iloc[0]["our_options"])["window"] == 64
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_steps_of_small_networks_stand_for_the_nearest(is_small):
+    """An image of 16 tokens in 4 steps stands for 64 tokens a step, if the network is a small random one."""
+    rows = [
+        {
+            "kind": "continuous", "model": "mar", "method": "mar", "role": "method", "key": str(n), "batch": 2,
+            "options": json.dumps({"iterations": n, "schedule": "constant"}), "sampling": "{}", "fid": 1.0 * n,
+            "reference": "8", **({"stand_in": True} if is_small else {}),
+        }
+        for n in (8, 4)
+    ]  # fmt: skip
+    line = paper_row("mar", {"iterations": None, "schedule": "constant"}, "fid", kind="continuous")
+    line["conditions"] = '{"model": "mar", "tokens_per_step": 64}'
+    table = join_published(pd.DataFrame([line]), pd.DataFrame(rows), {"mar": {"length": 16}})
+    assert table["ours"].dropna().tolist() == ([4.0] if is_small else [])
+
+
 def test_networks_that_are_not_run_are_the_papers():
     """Of a table that has a number of ours: not of another table, nor of a network that is run with other options."""
     theirs = {"model": "N", "conditions": '{"model": "n"}'}
