@@ -11,7 +11,7 @@ from parity.experiment.options import options
 from parity.report import paper_page
 
 ROOT = Path(__file__).parents[2]
-HEAD = "# GSD, Table 1, Figure 2: x.\nexperiment: few\n"
+HEAD = "# GSD, Table 1, Figure 2: x.\nexperiment: few\ntiming: {methods: all}\n"
 STUDY = "study: [{title: By group, x: group, y: [step_compression], paper: 'P, Table 1'}]"
 FEW = f"{HEAD}image: {{methods: {{ar: [{{}}], gsd: [{{}}, {{group: 4}}]}}, {STUDY}}}\n"
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -71,6 +71,15 @@ def test_numbers_stand_beside_ours_in_the_order_of_the_tables(write):
     assert text.index('<section id="table-1">') < text.index('<section id="table-10">')
     assert 'href="../few/report.html"' in text
     assert "few-by-group" in text, "the study's figure"
+
+
+@pytest.mark.parametrize(("batch", "shown"), [(1, "1.3 | 1.40"), (8, "1.3 | 1.50")])
+def test_at_batch_1_the_speed_is_that_of_one_row_alone(write, batch, shown):
+    line = printed(metric="speedup", value=1.3)
+    speeds = {"speedup_single_predicted": 1.4, "speedup_single": 1.4, "speedup_single_how": "predicted"}
+    speeds |= {"speedup_predicted": 1.5, "speedup": 1.5 if batch > 1 else 1.4, "speedup_how": "predicted"}
+    text, _ = write([line], [{**line, "ours": speeds["speedup"], "key": "a"}], [ours({}, "a", batch=batch, **speeds)])
+    assert shown in text
 
 
 def test_a_figure_that_is_missing_says_why(write):
