@@ -3,8 +3,8 @@
     snakemake papers --cores all --config stand_in=true
     python benchmarks/trials.py results
 
-The tables of the papers' pages (results/papers/*.csv), and results/sjd-newest/published.csv where that file was run, are
-joined in docs/figures/trials.csv, a row for each printed number; `python docs/reference.py` counts them in
+The tables of the papers' pages (results/papers/*.csv), and results/sjd-newest/published.csv where that file was run,
+are joined in docs/figures/trials.csv, a row for each printed number; `python docs/reference.py` counts them in
 docs/reference/account.md. Papers that are not in the folder keep the rows that they had.
 """
 

@@ -259,7 +259,9 @@ def write_account(made: Any) -> str:
     text += " command](../howto/tables.md) makes all numbers of a paper, on one page.\n"
     trials, source = pd.read_csv(TRIALS, keep_default_na=False), json.loads(TRIALS.with_suffix(".json").read_text())
     count = f"{(trials['reason'] == '').sum()} of {len(trials)} printed numbers had one of ours beside them"
-    text += f"\nIn the last trials of these files on small random networks ({source['cpu']}, {source['date']}), {count}:"
+    text += (
+        f"\nIn the last trials of these files on small random networks ({source['cpu']}, {source['date']}), {count}:"
+    )
     text += f" [trials.csv](../figures/{TRIALS.name}), by `python benchmarks/trials.py results`.\n"
     for paper, own in made.groupby("paper", sort=False):
         rows = []

@@ -375,15 +375,18 @@ def gather(
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
     paper_rows = published.read_published(papers)
     accuracy = files.read_accuracy()
-    empty = {} if summary else {"columns": [*NEEDED]}  # of an experiment that only asks its models
-    table = pd.DataFrame(summary, **empty).assign(**({"stand_in": True} if settings.stand_in else {}))
+    # an experiment that only asks its models has no cell, and so no row
+    table = pd.DataFrame(summary) if summary else pd.DataFrame(columns=[*NEEDED])
+    table = table.assign(**({"stand_in": True} if settings.stand_in else {}))
     models = weights.list_models(settings, "discrete") if settings.image is not None else {}
     sizes = list_sizes(settings, files.kinds)
     answers = published.list_answers(accuracy)
     joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
     return Gathered(
-        settings, files, [kind for kind in files.kinds if kind in set(table["kind"])], table, tabulate_tests(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True) if records else table[["kind", "key"]], paper_rows, joined, describe_environment(files),
+        settings, files, [kind for kind in files.kinds if kind in set(table["kind"])], table,
+        tabulate_tests(equality), pd.DataFrame(verdicts),
+        pd.concat(records, ignore_index=True) if records else table[["kind", "key"]],
+        paper_rows, joined, describe_environment(files),
         ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
 

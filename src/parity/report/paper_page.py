@@ -104,8 +104,8 @@ def find_ours(paper: PaperRow, key: str, runs: Sequence[Run], networks: Mapping[
 
 
 def show_ours(metric: str, value: Any, row: Mapping[str, Any]) -> Entry:
-    """Show our value of a metric, beneath it its interval or error, as the tables of the experiment's report do. At batch
-    1 the speed is that of one row alone."""
+    """Show our value of a metric, beneath it its interval or error, as the tables of the experiment's report do. At
+    batch 1 the speed is that of one row alone."""
     if metric == "speedup" and row.get("batch") == 1:
         metric = "speedup_single"
     if is_missing(row.get(metric)):

@@ -92,8 +92,9 @@ def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float
     released = sum(our_options.get(name) == v for name, v in RELEASED.items())
     batch_likeness = 0.0 if batch is None else -abs(math.log(row["batch"] / batch))
     tokens = parse_settings(paper["conditions"]).get("tokens_per_step")
-    is_told = tokens is not None and our_options.get("iterations")
-    step_likeness = -abs(math.log(count_tokens_per_step(row, sizes) / tokens)) if is_told else 0.0
+    step_likeness = 0.0
+    if tokens is not None and our_options.get("iterations"):
+        step_likeness = -abs(math.log(count_tokens_per_step(row, sizes) / tokens))
     return released, our_options.get("prefill") == wanted, batch_likeness, step_likeness
 
 
@@ -103,7 +104,9 @@ def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> l
     described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
-    return [max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row, sizes)))]
+    return [
+        max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row, sizes)))
+    ]
 
 
 def compute_changes(
