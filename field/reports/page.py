@@ -229,7 +229,7 @@ def write_document(reports: list[dict[str, Any]]) -> str:
         "# Others' bug reports",
         "",
         "Public reports that a sampler draws from the wrong distribution, at the",
-        "version that had the fault, put to one default command with no condition named. Written by",
+        "version that had the fault, mostly as functions lifted out of it, tested at default settings. Written by",
         "`python field/reports/page.py` of `field/reports/`. Run on 2026-11-27 on two cores,",
         "machine not recorded, after the reports were listed at commits 9c884ae7 and 8b32feec.",
         "",
