@@ -628,7 +628,8 @@ CAPTURED = (
 PREDICTED = (
     "Passes were counted on the embedded model, by the study of budgets over 16 prompts, at the same options and"
     " commit {commits}. Published networks will need more: `sjd` takes 2.2 to 2.3 times fewer passes of Lumina-mGPT"
-    " (its paper), and 4.5 times fewer of the embedded model (32 tokens a pass). Expected: with the tokens a pass that we expect of the"
+    " (its paper), and 4.5 times fewer of the embedded model (32 tokens a pass). Expected: with the tokens a pass that"
+    " we expect of the"
     " network in place of the embedded model's ([how, and how wrong it may be](gain.md)). A pass of `sjd_coupled` has"
     " 32 tokens, one of `mtj` 64. Every row is of an earlier path: nothing since commit a1d7b342 ran on CUDA. Images"
     " of a trained network were made by the embedded model alone (0.210 s plain, 0.075 s by `sjd_coupled`, 0.147 s by"

@@ -35,14 +35,14 @@ THEIRS = re.compile(r"vllm/|samd|\w+/modeling_|models/drafters/|language/t5|eval
 # files of readers, and of repositories whose behaviour is followed
 FILES = {
     "anole_hf.py", "arm.md", "dog.py", "fill_in.py", "fox.py", "fox_hf.py", "make_tokens.py", "pixels.py", "s.py",
-    "sjd_tokens.py", "test_lossless.py",
+    "sjd_tokens.py", "test_lossless.py", "verify_fox.py",
     "BLIP_vqa.py", "compute_dpg_bench.py", "convert_chameleon_weights_to_hf.py", "eval_coding.py",
     "eval_prec_recall.py", "evaluate_images.py", "evaluation_metrics.py", "packed_dataset.py", "summary_scores.py",
 }  # fmt: skip
 # names of transformers, diffusers, vLLM, Slurm and S3 that no code of ours has, of formulas, and parts of our names
 NAMES = {
     "target_to_assistant_input_ids", "_assisted_decoding", "_expand_kernel_impl", "_ensure_int64", "stop_strings",
-    "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
+    "apply_top_k_only", "expand_batch_to_tokens", "StopStringCriteria", "slurmdbd", "scancel", "sha256sum",
     "SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "HF_HOME", "HTTPS_PROXY", "replicate_...",
     "_median", "_q3",
     "parity.decoders",  # the group of entry points of decoders in installed packages
