@@ -3,7 +3,7 @@
     snakemake papers --cores all --config stand_in=true
     python benchmarks/trials.py results
 
-The tables of the papers' pages (results/papers/*.csv), and results/sjd-newest/published.csv where that file was run,
+The tables of the papers' pages (results/papers/*.csv), and results/sjd-newest*/published.csv where that file was run,
 are joined in docs/figures/trials.csv, a row for each printed number; `python docs/reference.py` counts them in
 docs/reference/account.md. Papers that are not in the folder keep the rows that they had.
 """
@@ -27,8 +27,7 @@ def read_trials(results: Path) -> pd.DataFrame:
     """Read the printed numbers of a folder's trials, by COLUMNS without `commit`: `reason` is empty where ours has a
     value. Raises ParityError if there is none."""
     tables = [pd.read_csv(file, dtype=str, keep_default_na=False) for file in sorted(results.glob("papers/*.csv"))]
-    newest = results / "sjd-newest/published.csv"
-    if newest.is_file():
+    for newest in sorted(results.glob("sjd-newest*/published.csv")):
         joined = pd.read_csv(newest, dtype=str, keep_default_na=False)
         own = joined[joined["paper"].str.contains("SJD-SV")].sort_values("ours", ascending=False)
         own = own.drop_duplicates(list(NUMBER))
