@@ -99,22 +99,18 @@ def test_every_package_of_the_lock_has_hashes_and_no_address():
     assert {name: v for name, v in pinned.items() if read_lock().get(normalise_name(name), v) != v} == {}
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 
 
-def find_block(language):
-    return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
-
-
 @pytest.mark.parametrize(("probs", "verdict"), [("p=P", "certified lossless"), ("p=[0.6, 0.2, 0.2]", "lossy")])
-def test_its_lines_of_python_judge(probs, verdict, capsys):
+def test_the_certifiers_lines_of_python_judge(probs, verdict, capsys):
     """As they stand, and with a sampler that draws token 0 too often."""
-    lines = find_block("python")
+    page = (ROOT / "certify/README.md").read_text(encoding="utf-8")
+    lines = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
     assert "p=P" in lines
     exec(lines.replace("p=P", probs), {})
-    assert capsys.readouterr().out.startswith(f"my_sampler: {verdict}")
+    assert capsys.readouterr().out.startswith(f"sample: {verdict}")
 
 
 @pytest.mark.parametrize("page", PAGES)
