@@ -29,9 +29,9 @@ def read_trials(results: Path) -> pd.DataFrame:
     tables = [pd.read_csv(file, dtype=str, keep_default_na=False) for file in sorted(results.glob("papers/*.csv"))]
     for newest in sorted(results.glob("sjd-newest*/published.csv")):
         joined = pd.read_csv(newest, dtype=str, keep_default_na=False)
-        own = joined[joined["paper"].str.contains("SJD-SV")].sort_values("ours", ascending=False)
-        own = own.drop_duplicates(list(NUMBER))
-        tables.append(own.assign(reason=["" if ours else "no value" for ours in own["ours"]]))
+        numbers = joined[joined["paper"].str.contains("SJD-SV")].sort_values("ours", ascending=False)
+        numbers = numbers.drop_duplicates(list(NUMBER))  # one of its cells with a value, if any has one
+        tables.append(numbers.assign(reason=["" if ours else "no value" for ours in numbers["ours"]]))
     if not tables:
         raise ParityError(f"{results}: no papers/*.csv; run `snakemake papers --config stand_in=true` first")
     return pd.concat(tables, ignore_index=True)[COLUMNS[:-1]]

@@ -259,10 +259,10 @@ def write_account(made: Any) -> str:
     text += " command](../howto/tables.md) makes all numbers of a paper, on one page.\n"
     trials, source = pd.read_csv(TRIALS, keep_default_na=False), json.loads(TRIALS.with_suffix(".json").read_text())
     count = f"{(trials['reason'] == '').sum()} of {len(trials)} printed numbers had one of ours beside them"
-    text += (
-        f"\nIn the last trials of these files on small random networks ({source['cpu']}, {source['date']}), {count}:"
-    )
-    text += f" [trials.csv](../figures/{TRIALS.name}), by `python benchmarks/trials.py results`.\n"
+    text += f"\nIn the last trials of these files ({source['cpu']}, {source['date']}), {count}:"
+    text += f" [trials.csv](../figures/{TRIALS.name}), by `python benchmarks/trials.py results`."
+    text += " Networks were small and random (for SJD-SV the embedded one), so the values say nothing of the models."
+    text += " Options above a network's length were capped there, and the capped cell stands for the printed one.\n"
     for paper, own in made.groupby("paper", sort=False):
         rows = []
         for table, numbers in own.groupby("table", sort=False):

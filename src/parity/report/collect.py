@@ -144,8 +144,9 @@ class Files:
     def read_accuracy(self) -> list[dict[str, Any]]:
         """Read how often each text model's own likeliest answer is right, by task. Models of equal weights share a
         file."""
-        every = cells.list_text_tasks(self.settings) if "anysubset" in self.kinds else []
-        questions = [t for t in every if t["kind"] in ASKED]
+        if "anysubset" not in self.kinds:
+            return []
+        questions = [t for t in cells.list_text_tasks(self.settings) if t["kind"] in ASKED]
         return [
             {**self.read_json(paths.accuracy(t["kind"], t["key"])), "task_kind": t["kind"], "model": t["model"]}
             for t in questions
