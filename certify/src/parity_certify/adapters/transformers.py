@@ -300,7 +300,8 @@ class Counting:
 
 
 class Generate:
-    """A sampler that calls `generate` once for each prompt, because assisted generation takes one at a time.
+    """A sampler that calls `generate` once for all prompts, or for each prompt if it speculates, because assisted
+    generation takes one at a time.
 
     options  keywords of `generate`; those of OF_ASSISTANT are also set in the assistant's generation settings
     candidate_generator (an option)  a function of transformers' candidate generator that returns another one
@@ -359,12 +360,20 @@ class Generate:
         settings = replace_settings(self.model, self.options, self.end)
         with settings, self.count_drafts(drafts) as counts, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for prompt in torch.from_numpy(np.asarray(prompts)):
-                inputs = prompt[None]
+            for inputs in torch.from_numpy(np.asarray(prompts)).split(1 if self.speculates else len(prompts)):
                 with contextlib.redirect_stdout(io.StringIO()):
                     ids = self.model.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
-                rows.append(ids[0, start:].numpy())
+                rows += [trim_padding(row, self.end) for row in ids[:, start:].numpy()]
         return Sampled(rows, *drafts) if counts else rows
+
+
+def trim_padding(row: np.ndarray, end: int | None) -> np.ndarray:
+    """Cut what a batch appends to a row that ended: all after the first of the end tokens that close it. Tokens after an
+    end token stay."""
+    if end is None or not len(row) or row[-1] != end:
+        return row
+    others = np.flatnonzero(row != end)
+    return row[: (others[-1] + 2 if len(others) else 1)]
 
 
 class Continuous(Generate):
