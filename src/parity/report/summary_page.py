@@ -39,7 +39,7 @@ from parity.report.cost import (
     measure_cost,
     read_gpu_cost,
 )
-from parity.report.figures import draw_gain_bars, draw_speed_by_distance, draw_speed_by_passes, plot
+from parity.report.figures import draw_gain_bars, draw_speed, draw_speed_by_distance, plot
 from parity.report.front_table import make_columns, make_image_columns, show_budgets
 from parity.report.images import make_thumbnail
 from parity.report.order import order_images, rank_verdict
@@ -88,7 +88,7 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     body: list[Any] = [Terms(above)] if above else []
     body += [Sides([[by_distance], [make_gallery(g, rows), *describe_same(rows)]]), *show_budgets(first)]
     body.append(table._replace(caption=caption))
-    by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
+    by_passes = plot("speed-by-passes", "Speed against passes", draw_speed(first, "nfe"), BY_PASSES)
     machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
     body.append(Sides([[by_passes], [by_cost]]))
