@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,16 +35,38 @@ from parity.report.tables import (
     explain_missing,
     find_mark,
     format_number,
-    grey_out,
     is_mismatch,
     show_pill,
     show_table,
     state_claim,
 )
 
-# By kind the figure of quality whose change is shown for each method. Published continuous models show FID, because no
-# classifier trained here reads their classes.
-QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
+
+class About(NamedTuple):
+    """How the page calls a kind of model, and what is said of it."""
+
+    title: str
+    item: str  # what it makes
+    count: str  # what methods save
+    figure: str  # of quality, whose change is shown for each method
+    judge: str  # of quality, where that is a network trained here
+
+
+ABOUT = {
+    "discrete": About(
+        "Images", "image", "passes", "clip_score",
+        "small networks trained here on Scenes, not the published CLIP and Inception: Scenes-CLIP and Scenes-FID"
+        " compare rows of this page, and nothing with a paper",
+    ),
+    "anysubset": About(
+        "Text", "text", "passes", "perplexity",
+        "a small network trained here on Stories: its perplexity compares rows of this page, and nothing with a paper",
+    ),
+    "continuous": About(
+        "Continuous tokens", "image", "calls one after another", "right",
+        "a small classifier trained here on Scenes: its figures compare rows of this page, and nothing with a paper",
+    ),
+}  # fmt: skip
 SAME = ("kid", "logp_mean")  # these figures repeat what FID and perplexity say
 FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
 ALONE = "a single prompt has no error"  # the reason why a figure is known and its change is not
@@ -55,61 +77,7 @@ def find_reference(g: Gathered, row: SummaryRow) -> dict[str, Any]:
     return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
-# --- the front table's columns, which the page and the docs show
-
-
-def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
-    """List the columns of the front table of texts or of vectors."""
-    heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
-    return [
-        *make_name_columns(),
-        *([Column("Task", show_task)] if kind == "anysubset" else []),
-        Column(heading, show_fewer_calls, meaning),
-        *make_speed_columns(rows, "text" if kind == "anysubset" else "image"),
-        make_change_column(g, kind, rows),
-    ]
-
-
-def make_image_columns(rows: list[dict[str, Any]]) -> list[Column]:
-    """List the columns of the front table of images."""
-    return [
-        *make_name_columns(),
-        Column("Passes", show_passes, PASSES_AND_CALLS.format(percent=PERCENT)),
-        Column("Predicted, flat cost", show_predicted_gain, PREDICTED),
-        make_speed_columns(rows, "image")[0],
-    ]
-
-
-def make_name_columns() -> list[Column]:
-    """Make the columns of a method's name and its verdict."""
-    return [
-        Column("Method", show_method),
-        Column(
-            "Verdict", show_verdict, "does it draw from plain decoding's distribution? Below: where this was tested"
-        ),
-    ]
-
-
-def make_speed_columns(rows: list[dict[str, Any]], item: str) -> list[Column]:
-    """Make the columns of measured speed, of one `item` ("image" or "text") alone and of a batch."""
-    batches = {r["batch"] for r in rows if not is_missing(r.get("batch"))}
-    batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
-    meaning = f"on this machine, plain decoding's being 1: timed in turns, with the {PERCENT} interval, or predicted"
-    return [
-        Column(f"Speed of one {item}", tables.show_speed("speedup_single"), meaning),
-        Column(batch, tables.show_speed("speedup"), meaning),
-    ]
-
-
-def make_change_column(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> Column:
-    """Make the column of the change of quality from plain decoding."""
-
-    def show(row: SummaryRow) -> Entry:
-        """Show a row's change of quality; "baseline" for plain decoding."""
-        return show_change(g, kind, row) if row["role"] == "method" else Entry("baseline", style="none")
-
-    name = name_figure(kind, choose_main_figure(g, kind), is_judged_here(rows))
-    return Column("Quality", show, CHANGE.format(percent=PERCENT, name=name))
+# --- the entries of the front table, which the page and the docs show
 
 
 def show_passes(row: SummaryRow) -> Entry:
@@ -119,11 +87,11 @@ def show_passes(row: SummaryRow) -> Entry:
     if figure.missing:
         return explain_missing(figure)
     error = f" ± {Z * figure.error:.0f}" if figure.error else ""
-    nodes, drafted, share = (row.get(name) for name in ("nodes_per_pass", "draft_calls", "draft_share"))
-    details = [] if is_missing(nodes) else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]  # type: ignore[arg-type]
-    if not is_missing(drafted) and drafted:
-        size = "" if is_missing(share) else f", {100 * share:.0f}% of the target's size"  # type: ignore[operator]
-        details.append(f"{drafted:.0f} calls of a speculator{size}")
+    nodes, calls, share = (estimate_of(row, name).value for name in ("nodes_per_pass", "draft_calls", "draft_share"))
+    details = [] if nodes is None else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]
+    if calls:
+        size = "" if share is None else f", {100 * share:.0f}% of the target's size"
+        details.append(f"{calls:.0f} calls of a speculator{size}")
     return Entry(f"{figure.value:.0f}{error}", "; ".join(details))
 
 
@@ -131,51 +99,6 @@ def show_predicted_gain(row: SummaryRow) -> Entry:
     """Show the predicted gain as "3.5×"; 1.0× for a row without one, as plain decoding's."""
     gain = row.get("predicted_gain", 1.0)
     return ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
-
-
-# --- the table of passes at equal budgets
-
-
-def show_budgets(rows: pd.DataFrame) -> list[Any]:
-    """Show the table of each method's passes at equal budgets of nodes, the best options of each within the budget,
-    between headings; [] if fewer than half of the methods have settings for several budgets."""
-    if "nodes_per_pass" not in rows:
-        return []
-    best = {budget: select_best_within(rows, budget) for budget in BUDGETS}
-    best_rows = {budget: {(r["method"], r["claim"]): r for r in list_records(frame)} for budget, frame in best.items()}
-    named = dict.fromkeys(pair for budget in reversed(BUDGETS) for pair in best_rows[budget])
-    settings = {pair: {best_rows[b][pair]["key"] for b in BUDGETS if pair in best_rows[b]} for pair in named}
-    if not named or 2 * sum(len(keys) > 1 for keys in settings.values()) < len(named):
-        return []
-    lines = [{b: best_rows[b].get(pair) for b in BUDGETS} for pair in named]
-    lines = sorted(lines, key=lambda line: rank_row(find_widest(line)))
-    table = show_table(lines, [  # type: ignore[arg-type]
-        Column("Method", lambda line: show_method(name_plainly(find_widest(line)))),
-        Column("Verdict", lambda line: show_verdict(find_widest(line))),
-        *(Column(f"Within {b} nodes", partial(show_within, budget=b), WITHIN) for b in BUDGETS),
-    ], AT_BUDGETS, "front")  # fmt: skip
-    return [Words("At equal budgets", "heading"), table, Words("Every setting", "heading")]
-
-
-def find_widest(line: Mapping[Any, Any]) -> dict[str, Any]:
-    """Find the row of the largest budget in a line (summary rows by budget, None where none fits)."""
-    return next(line[b] for b in reversed(BUDGETS) if line.get(b) is not None)
-
-
-def name_plainly(row: SummaryRow) -> dict[str, Any]:
-    """Copy a summary row, named by its method alone."""
-    return {**row, "name": get_short_name(row["method"])}
-
-
-def show_within(line: Mapping[Any, Any], budget: int) -> Entry:
-    """Show the passes of a line's row within a budget, beneath it the predicted gain, nodes and options."""
-    row = line.get(budget)
-    if row is None:
-        return Entry("no such setting", style="none")
-    options = format_settings(parse_settings(row["options"]))
-    chosen = options if is_missing(row.get("label")) else str(row["label"]).removeprefix(get_short_name(row["method"]))
-    spent = f"{row['gain']:.1f}× predicted, {row['nodes_per_pass']:.0f} nodes"
-    return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen.strip()))))
 
 
 def show_task(row: SummaryRow) -> Entry:
@@ -221,9 +144,10 @@ def show_fewer_calls(row: SummaryRow) -> Entry:
 
 
 def choose_main_figure(g: Gathered, kind: str) -> str:
-    """Choose the figure of quality whose change is shown: that in QUALITY, but FID for published continuous models."""
-    is_published = kind == "continuous" and QUALITY[kind] not in g.select_rows(kind)
-    return "fid" if is_published else QUALITY[kind]
+    """Choose the figure of quality whose change is shown: FID of published continuous models, whose classes no
+    classifier trained here reads."""
+    figure = ABOUT[kind].figure
+    return "fid" if kind == "continuous" and figure not in g.select_rows(kind) else figure
 
 
 def is_judged_here(rows: Sequence[SummaryRow]) -> bool:
@@ -300,8 +224,53 @@ def show_change(g: Gathered, kind: str, row: SummaryRow) -> Entry:
     ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
     detail = f"{name_figure(kind, name, is_judged_here([row]))} {value:+.{digits}f} ({ends})"
     if not moved and effect is not None and not reach < effect:
-        return grey_out(Entry("too few to tell", detail, "text"))
+        return Entry("too few to tell", detail, "few")
     return Entry(", ".join(moved) or "no change seen", detail, "text")
+
+
+# --- the table of passes at equal budgets
+
+
+def show_budgets(rows: pd.DataFrame) -> list[Any]:
+    """Show the table of each method's passes at equal budgets of nodes, the best options of each within the budget,
+    between headings; [] if fewer than half of the methods have settings for several budgets."""
+    if "nodes_per_pass" not in rows:
+        return []
+    lines: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}  # by method and claim the rows by budget
+    for budget in reversed(BUDGETS):
+        for row in list_records(select_best_within(rows, budget)):
+            lines.setdefault((row["method"], row["claim"]), {})[budget] = row
+    several = [line for line in lines.values() if len({row["key"] for row in line.values()}) > 1]
+    if not lines or 2 * len(several) < len(lines):
+        return []
+
+    def show_within(budget: int, line: Mapping[int, SummaryRow]) -> Entry:
+        """Show the passes of a line's row within a budget, beneath it the predicted gain, nodes and options."""
+        if budget not in line:
+            return Entry("no such setting", style="none")
+        row = line[budget]
+        options = format_settings(parse_settings(row["options"]))
+        name = get_short_name(row["method"])
+        chosen = options if is_missing(row.get("label")) else str(row["label"]).removeprefix(name).strip()
+        spent = f"{row['gain']:.1f}× predicted, {row['nodes_per_pass']:.0f} nodes"
+        return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen))))
+
+    def find_widest(line: Mapping[int, SummaryRow]) -> dict[str, Any]:
+        """Find the row of a line's largest budget, named by its method alone."""
+        row = line[max(line)]
+        return {**row, "name": get_short_name(row["method"])}
+
+    columns = [
+        Column("Method", lambda line: show_method(find_widest(line))),
+        Column("Verdict", lambda line: show_verdict(find_widest(line))),
+        *(Column(f"Within {budget} nodes", partial(show_within, budget), WITHIN) for budget in BUDGETS),
+    ]
+    ordered = sorted(lines.values(), key=lambda line: rank_row(find_widest(line)))
+    table = show_table(ordered, columns, AT_BUDGETS, "front")  # type: ignore[arg-type]
+    return [Words("At equal budgets", "heading"), table, Words("Every setting", "heading")]
+
+
+# --- the columns, and their words
 
 
 SCENES = {  # names of figures that small networks trained here measure (`parity.embedded`)
@@ -313,7 +282,7 @@ PREDICTED = (
     " and a speculator's call its share of the target's parameters"
 )
 PASSES_AND_CALLS = (
-    "target passes an image, counted, with the {percent} interval; below, the tokens that a pass evaluates, and calls"
+    f"target passes an image, counted, with the {PERCENT} interval; below, the tokens that a pass evaluates, and calls"
     " of a speculator, which an image waits for, too"
 )
 AT_BUDGETS = (
@@ -323,7 +292,34 @@ AT_BUDGETS = (
 WITHIN = "passes an image; the options that gain most within the budget"
 CHANGE = (
     "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
-    " of {name} with its own {percent} interval"
+    f" of {{name}} with its own {PERCENT} interval"
 )
 PASSES = "passes of the target, counted: plain decoding's divided by the method's"
 DEPTH = "calls of network and head that one image waits for, one after another; compared with plain decoding"
+SPEED = f"on this machine, plain decoding's being 1: timed in turns, with the {PERCENT} interval, or predicted"
+NAMES = [
+    Column("Method", show_method),
+    Column("Verdict", show_verdict, "does it draw from plain decoding's distribution? Below: where this was tested"),
+]
+IMAGE_COLUMNS = [
+    *NAMES,
+    Column("Passes", show_passes, PASSES_AND_CALLS),
+    Column("Predicted, flat cost", show_predicted_gain, PREDICTED),
+    Column("Speed of one image", tables.show_speed("speedup_single"), SPEED),
+]
+
+
+def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
+    """Make the columns of the front table of texts or of vectors."""
+    batches = {r["batch"] for r in rows if not is_missing(r.get("batch"))}
+    batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
+    change = name_figure(kind, choose_main_figure(g, kind), is_judged_here(rows))
+    heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
+    return [
+        *NAMES,
+        *([Column("Task", show_task)] if kind == "anysubset" else []),
+        Column(heading, show_fewer_calls, meaning),
+        Column(f"Speed of one {ABOUT[kind].item}", tables.show_speed("speedup_single"), SPEED),
+        Column(batch, tables.show_speed("speedup"), SPEED),
+        Column("Quality", partial(show_change, g, kind), CHANGE.format(name=change)),
+    ]

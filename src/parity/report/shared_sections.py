@@ -32,7 +32,6 @@ from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
 from parity.report.tables import NONE, Column, format_number, show_number, show_table, show_text
 
-TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 MEASURED = "measured"  # the unit of figures that depend on a machine's load, and do not compare between jobs
 
 

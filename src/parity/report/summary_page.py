@@ -40,11 +40,11 @@ from parity.report.cost import (
     read_gpu_cost,
 )
 from parity.report.figures import draw_gain_bars, draw_speed, draw_speed_by_distance, plot
-from parity.report.front_table import make_columns, make_image_columns, show_budgets
+from parity.report.front_table import ABOUT, IMAGE_COLUMNS, make_columns, show_budgets
 from parity.report.images import make_thumbnail
 from parity.report.order import order_images, rank_verdict
 from parity.report.settings import NAMED, SummaryRow, explain_decoder, find_varying, parse_settings
-from parity.report.shared_sections import TITLES, label_rows
+from parity.report.shared_sections import label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
 GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
@@ -56,7 +56,7 @@ def make_verdicts_section(g: Gathered) -> Section:
     body: list[Any] = []
     for kind in g.kinds:
         rows = order_methods(g, kind)
-        body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        body += [Words(ABOUT[kind].title, "heading")] if len(g.kinds) > 1 else []
         body += describe_baseline(g) if kind == "continuous" else []
         if not rows:
             body.append(Words("no method but plain decoding.", "empty"))
@@ -80,7 +80,7 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
-    table = show_table([plain, *rows], make_image_columns(rows), "", "front")
+    table = show_table([plain, *rows], IMAGE_COLUMNS, "", "front")
     caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows)]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
