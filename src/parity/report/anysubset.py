@@ -6,10 +6,10 @@ from typing import Any
 from parity.metrics.estimates import Estimate
 from parity.report import shared_sections as shared
 from parity.report import tables
-from parity.report.blocks import Details, Entry, Section, Terms, Words, is_missing
+from parity.report.blocks import Details, Entry, Section, Terms, Words
 from parity.report.collect import Gathered
 from parity.report.settings import parse_settings
-from parity.report.tables import NONE, Column, show_estimate, show_number, show_p_values, show_table, show_value
+from parity.report.tables import NONE, Column, show_estimate, show_p_values, show_table, show_value
 
 KIND = "anysubset"
 PAPER, PANELS = "Guo & Ermon 2025 (ASSD), Table", ["nfe_per_token", "speedup", "perplexity_ratio"]
@@ -80,17 +80,12 @@ def show_tasks(g: Gathered) -> Iterator[Any]:
         yield Details("What the methods wrote for the first row", [texts])
 
 
-def make_share_column(heading: str, name: str) -> Column:
-    """Make a column of the share `name`; "n/a" where a task has none."""
-    return Column(heading, lambda row: NONE if is_missing(row.get(name)) else show_number(row[name], 3))
-
-
 ACCURACY = [
     Column("Task", lambda row: Entry(row["task_kind"].replace("_", " "), row["model"], "name")),
     Column("Questions", "n"),
     Column("Accuracy", lambda row: show_estimate(Estimate(row["accuracy"], row["error"]))),
-    make_share_column("of pairs seen in training", "accuracy_known_pairs"),
-    make_share_column("of pairs held out", "accuracy_held_out_pairs"),
+    Column("of pairs seen in training", show_value("accuracy_known_pairs", 3, NONE)),
+    Column("of pairs held out", show_value("accuracy_held_out_pairs", 3, NONE)),
 ]
 TEXT = "For each method on text its verdict, and for each task what it cost and how likely its words are."
 SWEEPS = "How cost and quality change with one setting of a method."

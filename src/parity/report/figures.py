@@ -285,7 +285,7 @@ def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] 
     return mean - reach, mean + reach
 
 
-def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) -> Drawing | None:
+def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str]) -> Drawing | None:
     """Draw each figure in QUALITY that the rows have, a panel each and a line for each row, with intervals; the band is
     what another seed of plain decoding would give. None without such figures. headings: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
@@ -305,7 +305,7 @@ def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) 
                 ax.errorbar(row[m], y, xerr=reach, fmt="o", color=colour, ms=4.5, capsize=2, elinewidth=0.9)
         ax.set_yticks(range(len(rows)), rows["label"])
         name, better = QUALITY[m]
-        name = (headings or {}).get(m, name)
+        name = headings.get(m, name)
         ax.set(xlabel=f"{name} ({better})" if better else name, ylim=(len(rows) - 0.5, -0.5))
     return figure, data
 

@@ -1,6 +1,6 @@
 """Sections that every kind of model has a part in: study figures, published figures, tests, environment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -30,7 +30,7 @@ from parity.report.collect import Gathered
 from parity.report.figures import draw_extra, encode_figure, plot
 from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
-from parity.report.tables import NONE, Column, format_number, show_number, show_table, show_text
+from parity.report.tables import NONE, Column, format_number, show_table, show_text, show_value
 
 MEASURED = "measured"  # the unit of figures that depend on a machine's load, and do not compare between jobs
 
@@ -120,43 +120,43 @@ BOTH = (
 def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
     """Show the papers' figures beside ours, "n/a" where one is missing. names: labels of our cells by key."""
 
-    def make_option_column(heading: str, name: str, detail: str, meaning: str) -> Column:
-        """Make a column of the text in column `name`, beneath it the settings in the JSON of column `detail`."""
-
-        def show(r: Mapping[str, Any]) -> Entry:
-            return Entry(format_text(r[name], "any"), format_settings(parse_settings(r[detail]), ": "), "text")
-
-        return Column(heading, show, meaning)
-
-    def make_figure_column(heading: str, name: str, meaning: str = "", digits: int = 4) -> Column:
-        """Make a column of the figure in column `name`; "n/a" where it is missing."""
-        return Column(heading, lambda r: NONE if is_missing(r[name]) else show_number(r[name], digits), meaning)
+    def show_with_settings(name: str, detail: str) -> Callable[[Mapping[str, Any]], Entry]:
+        """Make a function that shows the text in column `name`, beneath it the settings in the JSON of `detail`."""
+        return lambda r: Entry(format_text(r[name], "any"), format_settings(parse_settings(r[detail]), ": "), "text")
 
     columns = [
         Column("Source", show_text("table", "paper")),
-        make_option_column(
-            "Their model", "model", "conditions", "the paper's model, and what it states of the conditions"
+        Column(
+            "Their model", show_with_settings("model", "conditions"),
+            "the paper's model, and what it states of the conditions",
         ),
-        make_option_column(
-            "Method", "method", "options", "the method, and options that the paper states; others are the defaults"
+        Column(
+            "Method", show_with_settings("method", "options"),
+            "the method, and options that the paper states; others are the defaults",
         ),
         Column("Measure", lambda r: Entry(r["metric"].replace("_", " ")), "CLIP-scores are cosines"),
-        make_figure_column("Published", "value"),
-        make_figure_column("Ours", "ours"),
-        *(make_figure_column(*column) for column in FROM_PLAIN if rows[column[1]].notna().any()),
+        Column("Published", show_value("value", absent=NONE)),
+        Column("Ours", show_value("ours", absent=NONE)),
+        *(column for name, column in FROM_PLAIN.items() if rows[name].notna().any()),
         Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
-    ]
+    ]  # fmt: skip
     return show_table(list_records(rows), columns, caption)
 
 
-FROM_PLAIN: list[Any] = [
-    ("Published, from plain", "change", "the paper's figure minus its own plain decoding in the same table"),
-    ("Ours, from plain", "our_change", "our figure minus our plain decoding under the same settings"),
-    (
-        "Difference", "difference",
-        "ours minus theirs, where both decode the same network: of ratios themselves, of other figures the changes", 3,
+FROM_PLAIN = {
+    "change": Column(
+        "Published, from plain", show_value("change", absent=NONE),
+        "the paper's figure minus its own plain decoding in the same table",
     ),
-]  # fmt: skip
+    "our_change": Column(
+        "Ours, from plain", show_value("our_change", absent=NONE),
+        "our figure minus our plain decoding under the same settings",
+    ),
+    "difference": Column(
+        "Difference", show_value("difference", 3, NONE),
+        "ours minus theirs, where both decode the same network: of ratios themselves, of other figures the changes",
+    ),
+}  # fmt: skip
 
 
 def select_worth_showing(g: Gathered) -> pd.Series:
