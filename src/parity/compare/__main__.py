@@ -115,8 +115,7 @@ def make_tables(comparison: Comparison) -> Iterator[Table]:
 
 
 def summarize(comparison: Comparison) -> list[str]:
-    """Write sentences: how many rows changed, which rows and figures a folder lacks, whether columns may differ in
-    meaning, and why seconds are not compared."""
+    """Write sentences: how many rows changed, what a folder lacks, and what is not compared."""
     pairs = comparison.pairs
     changed = sum(bool(pair.find_changed(comparison.z)) for pair in pairs)
     lines = [f"A is {comparison.a.folder}, B is {comparison.b.folder}: {len(pairs)} rows in both, {changed} changed."]

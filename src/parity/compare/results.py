@@ -38,8 +38,7 @@ class Results:
         return [kind for kind in KINDS if any(row["kind"] == kind for row in self.rows.values())]
 
     def records_of(self, row: Mapping[str, Any]) -> pd.DataFrame:
-        """Select the records of a row, sorted by id, without columns that it has nothing in: without any, if it has no
-        records."""
+        """Select the records of a row, sorted by id, without columns that it has nothing in."""
         chosen = self.records[self.records["key"] == row["key"]].sort_values("id", kind="stable")
         return chosen.dropna(axis=1, how="all").reset_index(drop=True)
 
@@ -86,8 +85,8 @@ class Pair:
 
     @cached_property
     def passes(self) -> tuple[Estimate, Estimate]:
-        """Passes of an image or text in a and in b, missing where no records count them; of vectors, calls one after
-        another."""
+        """Passes of an image or text in a and b, of vectors calls one after another; missing without records that count
+        them."""
         a, b = (mean_by_prompt(frame, self.count) for frame in (self.records_a, self.records_b))
         return a, b
 
@@ -102,8 +101,8 @@ class Pair:
 
     @cached_property
     def passes_difference(self) -> Estimate:
-        """Passes of b less those of a: paired by prompt if both have the same prompts, else from the errors of both;
-        missing where one has none."""
+        """Passes of b less those of a: by prompt if both have the same, else from the errors of both; missing if one
+        is."""
         a, b = self.records_a, self.records_b
         if any(passes.missing for passes in self.passes):
             return Estimate()

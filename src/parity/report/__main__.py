@@ -28,8 +28,8 @@ FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
 
 
 def main() -> None:
-    """Gather the results of the experiment `--config` and write its tables, records and pages to the folder `--out`.
-    Raises ParityError if a result's file is missing."""
+    """Gather the results of an experiment and write its tables, records and pages. Raises ParityError without a
+    file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])

@@ -84,8 +84,8 @@ def read_networks(file: Path) -> dict[str, list[str]]:
 def is_network(
     paper: PaperRow, planned: Planned, row: Mapping[str, Any], networks: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Return whether a summary row of an experiment is of the network and prompts of a printed number; a row without
-    a model, of its answers, stands for all. True on embedded models, which stand for any network."""
+    """Return whether a summary row is of the network and prompts of a printed number; one without a model stands for
+    all. Embedded models stand for any network."""
     if not planned.experiment.is_published:
         return True
     model, conditions = row.get("model"), parse_settings(paper["conditions"])
@@ -98,15 +98,13 @@ def is_network(
 
 
 def has_batch(paper: PaperRow, planned: Planned, row: Mapping[str, Any]) -> bool:
-    """Return whether a planned row has the batch of a printed number, if that states one. True on embedded models, of
-    which the nearest batch is shown."""
+    """Return whether a planned row has the batch that a printed number states; embedded models stand for any."""
     batch = parse_settings(paper["conditions"]).get("batch")
     return not planned.experiment.is_published or batch is None or row.get("batch") == batch
 
 
 def describe_model(planned: Planned, name: str) -> str:
-    """Describe a model of an experiment by its entry and its sizes, a line each: "files.target: mar-huge.safetensors",
-    "sizes.grid: 16"."""
+    """Describe a model of an experiment by its entry and its sizes, a line each: "sizes.grid: 16"."""
     spec = planned.config.models[name]
     sizes = weights.read_sizes(spec) if weights.find_kind(spec.family) != "anysubset" else {}
     return "".join(list_lines({**planned.raw["models"][name], "sizes": sizes}))
@@ -150,8 +148,7 @@ def explain_missing(planned: Planned, row: Mapping[str, Any], metric: str) -> st
 
 def list_candidates(paper: PaperRow, key: str, experiments: Sequence[Planned]) -> list[Planned]:
     """List the experiments that are to make a printed number: those that name its table and run the paper's networks,
-    or else embedded ones; all of its paper for a number of no table; those with a figure of it for no paper of PAPERS.
-    key: the paper's."""
+    or else embedded ones; without a table all of its paper; of no paper of PAPERS those with a figure of it."""
     if key not in [name for name, _ in PAPERS.values()]:
         figures = [(p, f.paper) for p in experiments for kind in KINDS for f in list_figures(p, kind)]
         return list({id(p): p for p, source in figures if source.partition(",")[0] == paper["paper"]}.values())

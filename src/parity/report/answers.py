@@ -60,8 +60,7 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
 
 
 def describe_bound(g: Gathered, exact: list[dict[str, Any]], bounded: dict[str, Any]) -> str:
-    """Describe how sure the distribution of the lossless methods is, `exact`, of which `bounded` has the largest
-    bound, and on which models."""
+    """Describe how sure the distribution of the lossless methods is, and where; `bounded` has the largest bound."""
     small, _, long = format_text(exact[0].get("tested_models"), "small models").partition("; ")
     text = (
         f"total variation (0: the same distribution, 1: another) at most {show_bound(bounded['tv_bound']).text} with"
@@ -84,8 +83,7 @@ def describe_untested(exact: list[dict[str, Any]]) -> str:
 
 
 def describe_gpu(file: Path) -> str:
-    """Describe which methods should be fastest on the GPU that was measured for the docs (docs/results/gpu.md), where a
-    method's own work counts, for each network."""
+    """Describe, for each network, which methods should be fastest on the GPU of the docs (docs/results/gpu.md)."""
     table = pd.read_csv(file).sort_values("times captured plain", ascending=False)
     gains: dict[str, list[str]] = {}
     for label, times in zip(table["label"], table["times captured plain"], strict=True):
@@ -117,8 +115,8 @@ def format_interval(figure: Estimate) -> str:
 
 
 def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]]) -> str:
-    """Say how fast plain decoding of one image is with compiled passes, and which lossless methods, `exact`, are surely
-    faster without: their interval lies above its own. "" where it was not timed."""
+    """Say how fast compiled plain decoding of one image is, and which lossless methods are surely faster uncompiled:
+    their interval lies above its own. "" where it was not timed."""
     figure = estimate_of(plain, "speedup_compiled")
     if figure.missing:
         return ""
@@ -134,9 +132,8 @@ def describe_compiled_baseline(plain: dict[str, Any], exact: list[dict[str, Any]
 def name_fastest(
     rows: list[dict[str, Any]], exact: list[dict[str, Any]], speed: str, baseline: str = "plain decoding"
 ) -> str:
-    """Write which lossless method was measured to be the fastest by the column `speed`, how sure that is, which may be
-    faster but were measured too roughly, and a faster lossy one. rows: all methods; exact: the lossless ones; baseline:
-    what the speeds are relative to. All are taken over plain decoding in its fastest way, whatever theirs is."""
+    """Write which lossless method, of `exact`, was measured to be the fastest by the column `speed`, how sure that is,
+    which others may be faster, and a faster lossy one of `rows`; all over plain decoding in its fastest way."""
     rows, exact = ([put_on_one_scale(r, speed) for r in some] for some in (rows, exact))
     sure = [r for r in exact if not is_missing(r.get(speed)) and not doubt_speed(r, speed)]
     best = find_largest(sure or exact, speed)
@@ -167,8 +164,7 @@ def name_fastest(
 
 
 def put_on_one_scale(row: dict[str, Any], speed: str) -> dict[str, Any]:
-    """Return a row with its speed over plain decoding with CUDA graphs in place of that over plain decoding without, if
-    it has both."""
+    """Replace a row's speed by that over plain decoding with CUDA graphs, where it has both."""
     if is_missing(row.get(f"{speed}_over_captured")):
         return row
     ends = ("", "_low", "_high", "_predicted")

@@ -155,8 +155,8 @@ class Sides(NamedTuple):
 
 
 class Section:
-    """A part of the page with a place in its contents. `shows` is the sentence that says what it shows; a folded
-    section, which experts look up, shows its blocks on request; a `separate` one is a file of its own, `<id>.html`."""
+    """A part of the page: `shows` says what it shows, a folded one opens on request, a `separate` one is
+    `<id>.html`."""
 
     def __init__(self, id: str, title: str, shows: str, *body: Any, folded: bool = False, separate: bool = False):
         self.id, self.title, self.shows, self.body = id, title, shows, list(body)

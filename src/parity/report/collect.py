@@ -85,8 +85,7 @@ class Files:
         return read_json(self.root / path)
 
     def read_decoded(self, cell: Cell, *names: str) -> dict[str, np.ndarray]:
-        """Read these columns of what was decoded of a cell (`decode.shard_io`), of all its shards; one that they lack
-        is left out."""
+        """Read these columns of all shards of a cell (`decode.shard_io`); one that they lack is left out."""
         return read_columns([self.root / p for p in paths.pieces(self.settings, cell, "shards")], names)
 
     def read_provenance(self, cell: Cell) -> dict[str, Any]:
@@ -127,9 +126,8 @@ class Files:
         join_tables(path, list(zip(files, names, strict=True)))
 
     def average_runs(self, cell: Cell, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Average the figures of sets of images (OF_SETS) over the runs of a cell of vectors, whose first run's metrics
-        are given, as summary columns: the mean, its standard error, `<figure>_runs_sd`, and `runs`; {} for a single run
-        or without figures."""
+        """Average OF_SETS over the runs of a cell of vectors, whose first run's metrics are given, as summary columns;
+        {} for a single run or without figures."""
         runs = cells.list_runs(self.settings, cell)
         values = [metrics, *(self.read_json(f"{paths.folder(run)}/metrics.json") for run in runs)]
         columns: dict[str, Any] = {}
@@ -142,8 +140,7 @@ class Files:
         return columns | ({"runs": len(values)} if columns else {})
 
     def read_accuracy(self) -> list[dict[str, Any]]:
-        """Read how often each text model's own likeliest answer is right, by task. Models of equal weights share a
-        file."""
+        """Read how often each text model's own answer is right, by task; models of equal weights share a file."""
         if "anysubset" not in self.kinds:
             return []
         questions = [t for t in cells.list_text_tasks(self.settings) if t["kind"] in ASKED]
@@ -161,8 +158,8 @@ class Files:
         return columns
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
-        """Yield the tests of each cell of a kind: on models of known distribution, where its method runs on them,
-        then by each layer, on its own seed and on the repetition's."""
+        """Yield the tests of each cell of a kind: on models of known distribution, then by layer, on its own seed and
+        again."""
         declared = {kind: layers.read_layers(kind)}
         kind_cells = [c for c in self.cells if c.kind == kind]
         repetitions = [c for c in kind_cells if c.role == "again"]
@@ -213,8 +210,8 @@ class Gathered:
         return getattr(self.settings, KINDS[kind]).study
 
     def find_baseline(self, kind: str) -> str:
-        """Find the name of the variant that takes the place of plain decoding as the baseline of a kind, "" where plain
-        decoding is it."""
+        """Find the name of the variant that is a kind's baseline in place of plain decoding; "" where plain decoding is
+        it."""
         rows = self.select_rows(kind)
         return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
 
@@ -247,11 +244,8 @@ def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]
 
 
 def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_records: pd.DataFrame) -> dict[str, Any]:
-    """Compare a cell's summary row and records with the records of its reference, both sorted by id: ratios of passes
-    and perplexity, and t-tests (none of the reference with itself), as summary columns.
-
-    gain   how many times fewer passes; of vectors, fewer calls one after another
-    """
+    """Compare a cell's summary row and records with its reference's, both sorted by id: ratios, t-tests (none of the
+    reference with itself) and `gain`, how many times fewer passes (of vectors, fewer calls one after another)."""
     passes = "nfe" if "nfe" in records else "passes"  # passes of the row, or of its batch if rows are not counted
     count = "depth" if "depth" in records else passes
     gain = Estimate(*ratio_and_error(base_records[count].to_numpy(float), records[count].to_numpy(float)))
@@ -269,8 +263,7 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
 
 
 def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any]:
-    """Complete the columns of a cell's speed: at batch 1 the speed of its batch, which a paper prints, is that of a row
-    alone."""
+    """Complete the columns of a cell's speed: at batch 1 the speed of its batch is that of a row alone."""
     if batch != 1:
         return columns
     single = "speedup_single"
@@ -278,8 +271,7 @@ def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any
 
 
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
-    """Compute the summary row of each cell of a kind, repetitions aside, and list the frames of their records. ratios:
-    by a cell's key the likelihood ratios that its tests recorded."""
+    """Compute the summary row and records of each cell of a kind but repetitions. ratios: likelihood ratios by key."""
     kind_cells = [c for c in files.cells if c.kind == kind and not c.is_repetition]
     records = {c.key: files.read_records(c) for c in kind_cells}
     speeds = files.read_speeds()
@@ -439,8 +431,8 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether these rows, which drew the same tokens, drew plain decoding's: one of them is coupled to its
-    noise, and none is found to be lossy."""
+    """Return whether rows that drew the same tokens drew plain decoding's: one is coupled to its noise, and not
+    lossy."""
     coupled = [r for r in rows if is_coupled(r["kind"], r["method"], parse_settings(r["options"]))]
     return bool(coupled) and all(r.get("verdict_kind") != "lossy" for r in coupled)
 
@@ -465,16 +457,14 @@ RECORDED = {"clip_score": "clip"}  # this figure's column in the records has ano
 
 
 def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
-    """Find how large a change of the figure `name` matters, where its value is `value`; None for figures that are not
-    of quality. margins: the configuration's."""
+    """Find how large a change of the figure `name` from `value` matters; None for figures that are not of quality."""
     if name in MARGINS:
         return float(getattr(margins, MARGINS[name]))
     return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
 
 
 def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
-    """Return whether a figure of quality is too uncertain to show an effect of interest: half its interval is as wide
-    as that, or there is none because n is 1. False for missing figures and those without such an effect."""
+    """Return whether half the interval of a figure of quality is as wide as an effect of interest, or n is 1."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False
@@ -493,7 +483,7 @@ def list_too_few(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
 def compute_changes(
     row: Mapping[str, Any], base: Mapping[str, Any], records: pd.DataFrame, base_records: pd.DataFrame
 ) -> dict[str, Estimate]:
-    """Compute `<figure>_change` of each figure of quality: the difference from the reference's, by prompt where the
+    """Compute `<figure>_change` of each figure of quality, the difference from the reference's: by prompt where the
     records of both, sorted by id, have the figure and the same ids, else from the errors of both."""
     result = {}
     for name in QUALITY:
@@ -511,8 +501,7 @@ def compute_changes(
 
 
 def compute_critical_z(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
-    """Compute how many standard errors a change of quality must exceed to count, all changes of the methods in `rows`
-    being compared at level alpha together (Bonferroni)."""
+    """Compute how many standard errors a change of quality must exceed to count among all of `rows` (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
     return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list_changes(row)) for row in methods))))
 

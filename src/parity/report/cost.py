@@ -33,8 +33,8 @@ PALE = "#bcc3cb"  # the colour of a method that is nowhere the fastest
 
 @dataclass(frozen=True)
 class PassCost:
-    """The cost of a pass over n nodes, in passes over one: straight lines through points, of which the first is (1, 1);
-    beyond the last point costs rise as from the first to it."""
+    """The cost of a pass over n nodes, in passes over one: straight lines through points, the first (1, 1); beyond the
+    last costs rise as from the first to it."""
 
     nodes: tuple[float, ...]  # numbers of nodes, in rising order
     costs: tuple[float, ...]
@@ -56,8 +56,8 @@ def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
 
 
 def measure_cost(rows: pd.DataFrame) -> PassCost | None:
-    """Fit this machine's curve to the columns `nodes_per_pass` and `pass_cost` of summary rows: isotonic least squares,
-    each row alike, from 1 at one node on. None where no row has them for more than one node."""
+    """Fit this machine's curve to the columns `nodes_per_pass` and `pass_cost` by isotonic least squares; None
+    without."""
     points = rows.reindex(columns=["nodes_per_pass", "pass_cost"]).astype(float).dropna()
     by_nodes = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass")["pass_cost"]
     if not len(by_nodes):
@@ -68,8 +68,8 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
 
 
 def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
-    """Make the curve of a GPU from the content of the file that `benchmarks/gpu_passes.py` writes: at batch 1, compiled
-    where it was, the geometric mean over networks. None where nothing was measured on a GPU."""
+    """Make the curve of a GPU from the file of `benchmarks/gpu_passes.py`: at batch 1, compiled where it was, the
+    geometric mean over networks. None where nothing was measured on a GPU."""
     table = pd.DataFrame(benchmark.get("forwards", []))
     if not benchmark.get("measured") or table.empty:
         return None
@@ -84,10 +84,7 @@ def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
 
 
 def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
-    """Compute how many passes of plain decoding an image of a row waits for; NaN where a figure is missing.
-
-    row   of the summary, with nfe, nodes_per_pass and, with a speculator, draft_calls, draft_share and draft_nodes
-    """
+    """Compute how many passes of plain decoding an image of a summary row waits for; NaN where a figure is missing."""
     passes = read_number(row, "nfe") * cost.interpolate(read_number(row, "nodes_per_pass"))
     if not (calls := read_number(row, "draft_calls", 0)):
         return passes
@@ -119,8 +116,7 @@ def predict_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_best_within(rows: pd.DataFrame, budget: float) -> pd.DataFrame:
-    """Select, for each method and claim, the row that gains most, with the column `gain`, among those with at most
-    `budget` nodes a pass; the best first. A method that has none is left out."""
+    """Select for each method and claim the row of most `gain` with at most `budget` nodes a pass, the best first."""
     gains = predict_gains(rows)
     gains = gains[~is_plain(gains) & (gains["nodes_per_pass"] <= budget)].dropna(subset="gain")
     best = gains.sort_values("gain", ascending=False, kind="stable")
@@ -147,9 +143,8 @@ class Stretch(NamedTuple):
 
 
 def compute_excess(row: Mapping[str, Any], best: Mapping[str, Any], x: float) -> float:
-    """Compute by how much more than its error the time of a row exceeds that of the best one where a pass over AXIS
-    nodes costs x: below 0 if the row may be as fast. The error is the half-width of the difference's interval, from the
-    errors of passes."""
+    """Compute by how much more than the error of their difference the time of a row exceeds that of the best one where
+    a pass over AXIS nodes costs x: below 0 if the row may be as fast."""
     time, least = (compute_image_cost(r, make_line_cost(x)) for r in (row, best))
     error, least_error = (Z * (estimate_of(r, "nfe").error or 0) / read_number(r, "nfe") for r in (row, best))
     return time - least - math.hypot(time * error, least * least_error)
@@ -157,7 +152,7 @@ def compute_excess(row: Mapping[str, Any], best: Mapping[str, Any], x: float) ->
 
 def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], low: float, high: float) -> list[Near]:
     """List which rows may be as fast as the best one for which costs from `low` to `high`, the widest range first; of
-    the variants of a method that of the widest range."""
+    each method that of the widest range."""
     found = []
     for row in rows:
         excess = partial(compute_excess, row, best)
@@ -189,9 +184,9 @@ def name_row(row: Mapping[str, Any]) -> str:
 
 
 def find_fastest(rows: pd.DataFrame) -> list[Stretch]:
-    """Find which lossless method is the fastest for each cost of a pass over AXIS nodes, from 1 to LARGEST, if costs
-    rise in proportion to nodes. A method's time is then a line over that cost, and the fastest are the lower envelope
-    of these lines. rows: of one model; plain decoding competes, and without its passes the result is empty."""
+    """Find which lossless method, or plain decoding, is the fastest for each cost of a pass over AXIS nodes up to
+    LARGEST. Times are lines over that cost; the fastest are their lower envelope. [] without passes of plain
+    decoding."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
     if plain is None or not math.isfinite(compute_image_cost(plain, FLAT)):
         return []
@@ -240,9 +235,8 @@ def list_points(rows: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> 
 
 
 def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing | None:
-    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs: a line in colour for
-    each lossless method that is the fastest somewhere, thick there, and a grey one for each that may be as fast.
-    Dotted lines: `machines`. rows: of one model; None without plain decoding, or passes and nodes. The data are of all
+    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs: in colour, and thick
+    where it is the fastest, a lossless method; grey what may be as fast; dotted `machines`. The data are of all
     methods."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
     data = list_points(methods, plain) if plain else pd.DataFrame()

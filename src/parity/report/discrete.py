@@ -46,8 +46,7 @@ def show_batch(row: SummaryRow) -> Entry:
 
 
 def make_slot_column(j: int) -> Column:
-    """Make a column of the share of drafts accepted in slot j of a pass, given that the slot before was; "n/a" for a
-    row that recorded fewer slots."""
+    """Make a column of the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
     def show(row: SummaryRow) -> Entry:
         shares = json.loads(row["acceptance_by_slot"])
@@ -139,8 +138,7 @@ def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
 
 
 class ByCell(Mapping[str, np.ndarray]):
-    """An array of each cell by its label, read when it is asked for and not kept: those of all cells of many images
-    do not fit in memory together."""
+    """An array of each cell by its label, read when it is asked for and not kept: all together do not fit in memory."""
 
     def __init__(self, cells: Mapping[str, Cell], read: Callable[[Cell], np.ndarray]):
         self.cells, self.read = cells, read

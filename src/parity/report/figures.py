@@ -77,8 +77,8 @@ def encode_figure(figure: Figure) -> str:
 
 
 def choose_styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) -> Look:
-    """Choose colour and marker by name, the same everywhere on a page: greys where `plain`, for plain decoding, and one
-    hue for each other method. Variants of a method are shades of its hue with different markers."""
+    """Choose colour and marker by name, the same everywhere: greys where `plain`, a hue for each other method, and for
+    its variants shades of it with different markers."""
     variants: dict[str, int] = {}
     chosen: Look = {}
     for name, base, method in zip(names, plain, methods, strict=True):
@@ -136,9 +136,8 @@ class Named(NamedTuple):
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name beside its point, or further off at the end of a thin line, where no mark, name or bar is; if
-    there is no such place, on a bar. If a name finds no room at all, or if `legend`, a legend below lists all that is
-    drawn, in `columns`."""
+    """Write each name beside its point, or at the end of a line, where no mark, name or bar is, or else on a bar. If a
+    name finds no room, or if `legend`, a legend below lists all that is drawn, in `columns`."""
     figure.draw_without_rendering()  # so that the limits of the axes are final
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
@@ -195,8 +194,8 @@ def split_by_verdict(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFram
 
 
 def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
-    """Draw the column `gain` (times fewer `count` than plain decoding) as a bar for each method, the largest first, in
-    the colour of its verdict, beside it the total variation that its pill names."""
+    """Draw `gain` (times fewer `count` than plain decoding) as a bar a method in the colour of its verdict, with its
+    TV."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
     data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
@@ -217,9 +216,8 @@ def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
 
 
 def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
-    """Draw the measured speed of one image against the total variation from the model's distribution: its bound for
-    methods that are certified or consistent, else what was measured on the small model where it is surest. None
-    without a speed."""
+    """Draw the measured speed of one image against the total variation from the model's distribution: its bound if
+    certified or consistent, else what was measured on the small model where it is surest."""
     bound, measured = (rows.reindex(columns=[name])[name].astype(float) for name in ("tv_bound", "tv"))
     has_bound = rows["verdict_kind"].isin(["certified", "consistent"])
     distance = bound.where(has_bound, measured.fillna(bound)).clip(lower=1e-3)
@@ -227,9 +225,8 @@ def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
 
 
 def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
-    """Draw the measured speed of one image with its interval against the column `x` of SPEED_AXES, on a logarithmic
-    axis: a named mark a method in the colour of its verdict, larger for more nodes a pass, pale where the speed tells
-    little. None without a speed."""
+    """Draw the measured speed of one image against the column `x` of SPEED_AXES: a named mark a method in the colour of
+    its verdict, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
     columns = ["label", "method", "key", "role", x, "nodes_per_pass", "verdict_kind", "load", "machine"]
     data = rows.reindex(columns=[*columns, *(f"speedup_single{end}" for end in ENDS)])
     data = data.dropna(subset=[x, "speedup_single"]).reset_index(drop=True)
@@ -276,8 +273,8 @@ def find_interval(row: Any, name: str) -> tuple[float, float]:
 
 
 def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times one's reach,
-    because a point is compared with another noisy point and not with the truth. None without an error."""
+    """Compute where another seed of plain decoding falls: the mean, plus and minus sqrt(2) times one's reach, because
+    both points are noisy. None without an error."""
     rows = plain.reindex(columns=[metric, f"{metric}_se"]).astype(float).dropna()
     if rows.empty:
         return None
@@ -286,8 +283,8 @@ def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] 
 
 
 def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str]) -> Drawing | None:
-    """Draw each figure in QUALITY that the rows have, a panel each and a line for each row, with intervals; the band is
-    what another seed of plain decoding would give. None without such figures. headings: other names of figures."""
+    """Draw each figure in QUALITY that the rows have, a panel each and a line for each row; the band is where another
+    seed of plain decoding falls. None without such figures. headings: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
     if not names:
         return None
@@ -315,8 +312,8 @@ def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str]) -> Drawing | N
 
 @dataclass(frozen=True)
 class Extra:
-    """A figure with its data: of a line x, y, and optionally low and high; of a histogram value; label
-    distinguishes lines or histograms."""
+    """A figure with its data: of a line x, y, perhaps low and high; of a histogram value; `label` tells several
+    apart."""
 
     name: str  # the name of its CSV file: lower-case letters, digits and dashes
     title: str

@@ -81,8 +81,7 @@ def find_reference(g: Gathered, row: SummaryRow) -> dict[str, Any]:
 
 
 def show_passes(row: SummaryRow) -> Entry:
-    """Show the passes of an image with their error, beneath the tokens of each and the calls of a speculator, with its
-    size relative to the target."""
+    """Show the passes of an image, beneath the tokens of each, and calls of a speculator with its relative size."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
         return explain_missing(figure)
@@ -121,8 +120,7 @@ def show_method(row: SummaryRow) -> Entry:
 
 
 def describe_method(row: SummaryRow) -> str:
-    """Describe what a row's decoder is and where it is from: its module's first sentence and SOURCE; of tokens made
-    elsewhere the command that made them."""
+    """Describe a row's decoder by its module's first sentence and SOURCE; tokens made elsewhere by their command."""
     kind, method = row["kind"], row["method"]
     if is_made(kind, method):
         command = parse_settings(row["options"])["command"]
@@ -144,8 +142,7 @@ def show_fewer_calls(row: SummaryRow) -> Entry:
 
 
 def choose_main_figure(g: Gathered, kind: str) -> str:
-    """Choose the figure of quality whose change is shown: FID of published continuous models, whose classes no
-    classifier trained here reads."""
+    """Choose the figure of quality whose change is shown: FID if no classifier trained here reads a model's classes."""
     figure = ABOUT[kind].figure
     return "fid" if kind == "continuous" and figure not in g.select_rows(kind) else figure
 
@@ -232,8 +229,8 @@ def show_change(g: Gathered, kind: str, row: SummaryRow) -> Entry:
 
 
 def show_budgets(rows: pd.DataFrame) -> list[Any]:
-    """Show the table of each method's passes at equal budgets of nodes, the best options of each within the budget,
-    between headings; [] if fewer than half of the methods have settings for several budgets."""
+    """Show the table of each method's passes at equal budgets of nodes, with its best options, between headings; [] if
+    fewer than half of the methods have settings for several budgets."""
     if "nodes_per_pass" not in rows:
         return []
     lines: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}  # by method and claim the rows by budget

@@ -59,9 +59,8 @@ class Sheets(NamedTuple):
 
 
 def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
-    """Draw each column's images [n, H, W, 3] on a sheet, ACROSS in a row, at most 96 pixels wide each; columns of the
-    same images share a sheet. As many of the first prompts are drawn as fit into `room` bytes of all sheets, but at
-    least a row. Returns the sheets and how many prompts are on them."""
+    """Draw each column's images [n, H, W, 3] on a sheet, columns of the same images on one, as many of the first
+    prompts as fit into `room` bytes, but at least a row. Returns the sheets and how many prompts are on them."""
     numbers: dict[bytes, int] = {}
     sheet_of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
     distinct = [columns[sheet_of.index(k)] for k in range(len(numbers))]
@@ -83,9 +82,8 @@ def draw_sheet(pixels: np.ndarray, side: int) -> str:
 
 
 def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order the prompts by how far a decoder falls after plain decoding: by the least of (a decoder's cosine - that of
-    its model's first baseline). Returns the prompts' indices [n] and these differences [n] in that order. If all
-    columns are baselines, those after the first of a model are compared in place of decoders."""
+    """Order the prompts by how far a decoder's cosine falls below that of its model's first baseline. Returns their
+    indices [n] and these differences [n]. If all columns are baselines, later ones stand for decoders."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     decoders = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
     worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # fmin ignores NaN
@@ -94,8 +92,8 @@ def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
-    """List the images of each cell of images, at most COMPETE prompts, and the captions of these prompts. Images
-    that no network judged have the cosine NaN. Raises ParityError if the cells have not the same number of images."""
+    """List the images of each cell, at most COMPETE prompts, and the captions; unjudged ones have the cosine NaN.
+    Raises ParityError if the cells have not the same number of images."""
     columns: list[Column] = []
     captions: list[str] = []
     groups = {row["label"]: group for group in group_same(list_records(g.select_rows(KIND))) for row in group}
@@ -116,9 +114,8 @@ def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
 
 
 def show_images(g: Gathered) -> list[Any]:
-    """Make the blocks of the section on images: a paragraph, the page's own views (all prompts, and the replay), and
-    a grid of the SHOWN prompts on which a decoder falls furthest below plain decoding, the worst first. Columns of the
-    same images are shown once, plain decoding's first. Unjudged images are in the order of their prompts."""
+    """Make the blocks on images: a paragraph, the page's own views, and a grid of the SHOWN prompts on which a decoder
+    falls furthest below plain decoding (unjudged: the first). Columns of the same images are shown once."""
     columns, captions = list_columns(g)
     if not columns:
         return [Words("this experiment has no images.", "empty")]
@@ -139,8 +136,7 @@ def show_images(g: Gathered) -> list[Any]:
 
 
 def describe_image(column: Column, i: int, columns: Sequence[Column], traces: Mapping[str, "Trace"]) -> str:
-    """Describe prompt i's image of a column: its cosine, if it was judged, and its passes, in each of the columns that
-    share the image."""
+    """Describe prompt i's image of a column: its cosine, and its passes in each of the columns that share the image."""
     same = [c for c in columns if (c.model, c.drawn) == (column.model, column.drawn)]
     counts = [(traces[c.label].known, traces[c.label].step[i].max()) for c in same]
     passes = ", ".join(dict.fromkeys(f"{count:,}" if known else "unknown" for known, count in counts))
@@ -166,8 +162,7 @@ def read_trace(g: Gathered, cell: Cell) -> Trace:
 
 
 def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: dict[str, Trace]) -> Iterator[Packed]:
-    """Yield, for each model, the packed data of the views of all prompts and of the replay: as many prompts as there is
-    room for, the worst first. traces: how each cell was decoded, by its label."""
+    """Yield for each model the packed data of the views: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         model_columns = [c for c in columns if c.model == model]
@@ -190,14 +185,8 @@ def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: 
 
 
 def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Column, sheet: int) -> dict[str, Any]:
-    """Collect what the views show of one cell: figures, and for the replay either the tokens kept in each pass
-    (`kept`), if they became final in raster order, or the pass in which each token did (`step`); `unknown` if neither
-    is.
-
-    order   numbers of the prompts to show, in their order
-    base    the baseline's column, whose cosine is subtracted
-    sheet   number of the sheet with the cell's images
-    """
+    """Collect what the views show of one cell: figures, and for the replay the tokens `kept` in each pass if they
+    became final in raster order, else the pass (`step`) of each. order: of prompts; base: the baseline's column."""
     step, nodes = trace.step[order], trace.nodes[order]
     options = parse_settings(g.summary.set_index("label")["options"].get(c.label))
     content: dict[str, Any] = {
@@ -218,8 +207,8 @@ def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Colu
 
 
 def is_sliding_window(n_kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
-    """Return whether the tokens evaluated, nodes [n] by image, are those of a window of this size that moves on after
-    each pass by what was kept. n_kept: by image and pass the tokens that became final."""
+    """Return whether the tokens evaluated, nodes [n], are those of a window of this size that moves on by what was
+    kept."""
     for row, total in zip(n_kept, nodes.tolist(), strict=True):
         starts = np.concatenate([[0], np.cumsum(row)[:-1]])
         if np.minimum(window, sum(row) - starts).sum() != total:

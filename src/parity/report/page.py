@@ -27,8 +27,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def load_templates() -> jinja2.Environment:
-    r"""Load the Jinja templates beside this module. They escape all text, show control characters as \u001b and the
-    like, and draw a block of the page by the global `draw(block)`."""
+    """Load the Jinja templates. They escape all text, make control characters visible, and have the global
+    `draw(block)`."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -45,8 +45,7 @@ def load_templates() -> jinja2.Environment:
 
 
 def list_sections(gathered: Gathered) -> list[Section]:
-    """List every section of the report in order: verdicts, the study's figures, those of each kind of model, then
-    answers of text models, published figures, tests, environment and files."""
+    """List every section of the report in order."""
     sections = [summary_page.make_verdicts_section(gathered), *shared_sections.make_study_sections(gathered)]
     for kind in gathered.kinds:
         sections += import_module(f"parity.report.{kind}").make_sections(gathered)
@@ -62,8 +61,8 @@ class Group(NamedTuple):
 
 
 def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> list[Group]:
-    """List the contents, an entry for all sections whose titles begin alike. A section in `on_page` is linked by its
-    id, a separate one by its file, any other by its place in the file `elsewhere`."""
+    """List the contents, an entry for all sections whose titles begin alike. A section that is neither on the page nor
+    separate is in the file `elsewhere`."""
     groups: dict[str, Group] = {}
     for section in sections:
         title, _, subtitle = section.title.partition(": ")
@@ -100,8 +99,8 @@ def build_page(
 
 
 def write_page(gathered: Gathered, page: Path) -> None:
-    """Write the report to the file `page`, and beside it the front page `index.html` that leads to its sections, a file
-    for each separate section, and `figures/<name>.csv` with each figure's data."""
+    """Write the report to the file `page`, beside it the front page `index.html`, a file for each separate section, and
+    the data of each figure."""
     sections = list_sections(gathered)
     name = gathered.settings.experiment
     banner = BANNER if gathered.settings.stand_in else ""

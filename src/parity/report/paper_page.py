@@ -104,8 +104,7 @@ def find_ours(paper: PaperRow, key: str, runs: Sequence[Run], networks: Mapping[
 
 
 def show_ours(metric: str, value: Any, row: Mapping[str, Any]) -> Entry:
-    """Show our value of a metric, beneath it its interval or error, as the tables of the experiment's report do. At
-    batch 1 the speed is that of one row alone."""
+    """Show our value of a metric, beneath it its interval or error. At batch 1 the speed is that of one row alone."""
     if metric == "speedup" and row.get("batch") == 1:
         metric = "speedup_single"
     if is_missing(row.get(metric)):
@@ -115,8 +114,7 @@ def show_ours(metric: str, value: Any, row: Mapping[str, Any]) -> Entry:
 
 
 def show_table(found: Sequence[Found], caption: str) -> Table:
-    """Show the numbers of a printed table: a line for each network, method and conditions, a column for each metric
-    with the printed number and ours."""
+    """Show the numbers of a printed table: a line for each network, method and conditions, a column for each metric."""
     metrics = list(dict.fromkeys(f.paper["metric"] for f in found))
     lines: dict[tuple[Any, ...], dict[str, Found]] = {}
     for f in found:

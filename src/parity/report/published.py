@@ -40,8 +40,7 @@ def is_wanted(wanted: Any, value: Any) -> bool:
 
 
 def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
-    """Return whether a published number `paper` describes the summary row `row`: same method and options, and no
-    condition that contradicts."""
+    """Return whether a published number describes a summary row: same method and options, no condition contradicts."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
     settings, our_options = list_settings(row), parse_settings(row["options"])
@@ -81,9 +80,8 @@ def cap(wanted: Any, most: int) -> Any:
 
 
 def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float, ...]:
-    """Rate how like a row is to what the paper ran, a tuple that is larger for the more alike. For text, prefer the
-    longest, as the papers' are; for vectors, the options of the paper's code, then its pre-filling, then its batch, and
-    then the tokens that it draws in a step."""
+    """Rate how like a row is to what the paper ran. Of text, longest first; of vectors by the options of the paper's
+    code, pre-filling, batch, and tokens a step."""
     if paper["kind"] == "anysubset":
         return (list_settings(row).get("length", 0),)
     our_options = parse_settings(row["options"])
@@ -99,8 +97,8 @@ def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float
 
 
 def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> list[SummaryRow]:
-    """Find our rows to show beside a published number: of images all that match, of other kinds the one most alike, of
-    those that have the figure if any has. [] if none matches."""
+    """Find our rows beside a published number: of images all that match, of others the one most alike that has the
+    figure."""
     described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
@@ -164,8 +162,8 @@ def join_published(
 
 
 def list_networks_not_run(papers: pd.DataFrame, joined: Sequence[PaperRow]) -> list[dict[str, Any]]:
-    """List the printed numbers of networks that are not run, of the tables that have a row in `joined`: with no figure
-    of ours, and marked as the paper's own in place of our cell."""
+    """List the printed numbers of networks that are not run, of the tables that have a row in `joined`, marked
+    NOT_RUN."""
     tables = {(row["paper"], row["table"]) for row in joined}
     run = {(row["paper"], row["table"], row["model"]) for row in joined}
     rows = [row for row in list_records(papers) if (row["paper"], row["table"]) in tables]

@@ -54,8 +54,8 @@ def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
-    """Yield a table of the measured figures that are not in `shown`, the names that the tables of this kind show; none
-    if there are none. Times are left out, as those of separate jobs do not compare."""
+    """Yield a table of the measured figures that are not in `shown`, but times: those of separate jobs do not
+    compare."""
     measures = (*metrics(kind).values(), list_speeds(kind))
     meanings = FIGURES | {name: meaning for figures in measures for name, meaning in figures.items()}
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
@@ -81,8 +81,8 @@ def make_study_sections(g: Gathered) -> list[Section]:
 
 
 def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
-    """Draw a study figure over cells of one kind, with the published numbers of its paper, as a block whose name begins
-    with `prefix`; a sentence if no cell belongs to it."""
+    """Draw a study figure over cells of one kind, with the published numbers of its paper; a sentence if no cell
+    belongs."""
     labels = g.label_measures(kind)
     drawn = study_figures.draw_study(figure, rows, g.papers[g.papers["kind"] == kind], labels)
     if drawn is None:
@@ -101,8 +101,8 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 
 
 def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
-    """Draw a figure over each setting in `swept` that takes three values or more, except those that the study shows.
-    swept: to each setting the measures to draw, and the paper's table or ""."""
+    """Draw a figure over each setting in `swept` (its measures, and the paper's table or "") that takes three values or
+    more, except those that the study shows."""
     figures = study_figures.find_sweeps(g.select_rows(kind), swept, {figure.x for figure in g.list_studies(kind)})
     return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 

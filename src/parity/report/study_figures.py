@@ -35,8 +35,8 @@ SpecAndRow = tuple[dict[str, Any], dict[str, Any]]
 
 
 def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[SpecAndRow]:
-    """Yield specification and summary row of each cell that `figure.where` admits. over_setting: x is a setting, and
-    controls, which have the reference's setting, are left out; else rows without the measure x are."""
+    """Yield specification and summary row of each cell that `figure.where` admits, of those that have the measure x;
+    over a setting x without controls, which repeat the reference's setting."""
     for row in list_records(rows):
         spec = read_spec(row)
         is_repeated = over_setting and row["role"] == "control"  # a control repeats the reference's setting
@@ -45,8 +45,7 @@ def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) ->
 
 
 def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]:
-    """Yield specification and row of each line of the paper's tables that `figure.where` admits. papers: published
-    numbers, one a row; those of the same model, method, options and conditions become one row, a measure a column. A
+    """Yield specification and row of each line of the paper's tables that `figure.where` admits, a measure a column. A
     row's "own options" are the stated options alone; the specification's include the conditions."""
     paper, tables = parse_source(figure.paper)
     columns = ["kind", "paper", "table", "model", "method", "options", "conditions"]
@@ -63,8 +62,7 @@ def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAn
 
 
 def name_line(spec: dict[str, Any], by: list[str]) -> str:
-    """Name a line of the plot by those settings in `by` (method, options, model, ...) that its specification has; by
-    the method if it has none of them."""
+    """Name a line of the plot by those settings in `by` that its specification has, else by its method."""
     settings = {n: v for n in by if (v := read_setting(spec, n)) is not None}
     words = []
     if "method" in settings:
@@ -76,10 +74,9 @@ def name_line(spec: dict[str, Any], by: list[str]) -> str:
 
 
 def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], labels: Labels) -> pd.DataFrame:
-    """List the marks of a figure, one for each row and measure of `figure.y`, with the columns COLUMNS: the value with
-    its interval, the interval along x where that is a measure (is in `labels`), and as `note` the options in which
-    marks of one label differ. Rows without a definite x are left out. Settings keep their types: no 4.0 for 4, no NaN
-    for None. source: "ours" or "paper"."""
+    """List the marks of a figure by COLUMNS, one for each row and measure of `figure.y`; as `note` the options in which
+    marks of one label differ. Without a definite x there is none. Settings keep their types: no 4.0 for 4, no NaN for
+    None."""
     marks: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
     for spec, row in rows:
         options = row["own options"] if "own options" in row else spec["options"]  # no device and prompts of a paper
@@ -105,8 +102,8 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
 
 
 def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[str]:
-    """Name each mark's line as in the legend: its label, the options in which its marks differ (where x is a measure;
-    of a paper, where it is a setting, with their values), the model if there are several, and the paper."""
+    """Name each mark's line as in the legend: its label, the options in which its marks differ, the model if there are
+    several, and the paper."""
     several = data.loc[data["source"] == "ours", "model"].nunique() > 1 and "model" not in figure.by
     names = []
     for row in list_records(data):
@@ -131,8 +128,7 @@ def is_number(value: Any) -> bool:
 
 
 def order_settings(figure: FigureSpec, values: list[Any]) -> list[Any]:
-    """Order the distinct values of a setting along x: numbers by size (0 last where it stands for all), then words as
-    they come. None, the lack of the setting, is dropped."""
+    """Order the distinct values of a setting along x: numbers by size (0 last where it stands for all), then words."""
     distinct = list({json.dumps(v): v for v in values if v is not None}.values())
     numbers = [v for v in distinct if is_number(v)]
     by_size = sorted(numbers, key=lambda v: math.inf if figure.x in LAST and v == 0 else float(v))
@@ -140,9 +136,8 @@ def order_settings(figure: FigureSpec, values: list[Any]) -> list[Any]:
 
 
 def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
-    """Compute the x coordinate of each mark. axis: the settings along x, evenly spaced; None if x is a measure, whose
-    value is then the coordinate. A mark without the setting has NaN and is drawn as a level line. If settings are
-    words, the marks of one setting are shifted to lie side by side, as no line joins them."""
+    """Compute the x coordinate of each mark: the place of its setting on `axis`, NaN for a mark without it; or the
+    measure if axis is None. If settings are words, the marks of one setting lie side by side."""
     if axis is None:
         return data["x"].astype(float)
     x = pd.Series([math.nan if v is None else float(axis.index(v)) for v in data["x"]], index=data.index)
@@ -160,12 +155,8 @@ def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
 
 
 def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, marker: str, nth: int) -> None:
-    """Draw one line of marks with error bars: solid and filled if measured here, broken and hollow if a paper's. Marks
-    without a position become level lines.
-
-    axis   settings along x; None where x is a measure, and marks carry the options in which they differ
-    nth    number among a paper's lines of one colour: later ones are broken in another way
-    """
+    """Draw one line of marks with error bars: solid and filled if measured here, broken and hollow if a paper's (the
+    `nth` of its colour). Marks without a position become level lines. axis: as of `compute_positions`."""
     is_ours = rows["source"].iloc[0] == "ours"
     name = rows["series"].iloc[0]
     style = "-" if is_ours else ("--", ":", "-.")[nth % 3]
@@ -190,8 +181,7 @@ def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str,
 
 
 def name_run_ends(ax: Axes, notes: list[str], x: np.ndarray, y: np.ndarray, colour: str) -> None:
-    """Write the option values of the first and the last mark of a line beside them, so that its direction can be read.
-    notes: the options of each mark, "window=16, k=2"."""
+    """Write the option values of the first and the last mark of a line beside them, which tells its direction."""
     for k in sorted({0, len(notes) - 1}):
         text = ", ".join(option.partition("=")[2] for option in notes[k].split(", "))
         look: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
@@ -199,8 +189,8 @@ def name_run_ends(ax: Axes, notes: list[str], x: np.ndarray, y: np.ndarray, colo
 
 
 def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, x: pd.Series, labels: Labels) -> None:
-    """Label both axes of a panel of the measure `y` and set their ticks: at the settings of `axis`, or, if that is
-    None, on a scale of the measure `figure.x`, logarithmic where its values `x` span more than a factor of 8."""
+    """Label both axes of a panel of the measure `y`: ticks at the settings of `axis`, or a scale of the measure
+    `figure.x`, logarithmic if its values `x` span more than a factor of 8."""
     ax.set_ylabel(wrap_label(labels.get(y, y.replace("_", " ")), 34))
     ax.margins(0.12)
     if y in LEVELS:
@@ -226,12 +216,8 @@ def list_line_ends(marks: pd.DataFrame, look: Look) -> list[Named]:
 
 
 def draw_study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, labels: Labels) -> Drawing | None:
-    """Draw a study figure from summary rows of one kind of model, a panel a measure; returns it with the data of its
-    marks, or None if no row belongs to it.
-
-    papers   published numbers of that kind
-    labels   every measure with the label of its axis; a figure whose x is not among them is over a setting
-    """
+    """Draw a study figure from summary rows of one kind of model and published numbers, a panel a measure; None if no
+    row belongs to it. labels: of every measure; a figure whose x is not among them is over a setting."""
     ours = list_points(figure, "ours", list_our_rows(figure, rows, figure.x not in labels), labels)
     theirs = list_points(figure, "paper", list_paper_rows(figure, papers) if figure.paper else (), labels)
     if ours.empty:
@@ -278,8 +264,8 @@ class Panel(NamedTuple):
 
 
 def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
-    """List the panels of a figure: one for each measure of `figure.y`; beside it a paper's own where the measure is in
-    `printed`, those that the paper prints, unless it means the same in both (SHARED) and shares the panel."""
+    """List the panels of a figure: one for each measure of `figure.y`, beside it the paper's own if it prints the
+    measure, unless it means the same in both (SHARED)."""
     panels = []
     for y in figure.y:
         shared = ", and printed in the paper" * (y in SHARED and y in printed)
@@ -295,8 +281,8 @@ def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
 def find_sweeps(
     rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], shown: set[str]
 ) -> Iterator[tuple[FigureSpec, pd.DataFrame]]:
-    """Yield a figure over each setting in `swept` that takes three values or more with one method, and these methods'
-    rows without controls. swept: by setting its measures, and the paper's table or ""; shown: settings to skip."""
+    """Yield a figure over each setting in `swept` but those in `shown` that takes three values or more with one method,
+    and these methods' rows without controls. swept: by setting its measures, and the paper's table or ""."""
     all_specs = [read_spec(row) for row in list_records(rows)]
     for name, (measures, paper) in swept.items():
         values: dict[str, set[Any]] = {}  # for each method the values that the setting takes

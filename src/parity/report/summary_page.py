@@ -75,8 +75,7 @@ def make_verdicts_section(g: Gathered) -> Section:
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
-    """Make the blocks on images: speed against distance beside images, the table (passes at equal budgets first, where
-    the experiment has them), figures and answers. rows: methods in the order of the table."""
+    """Make the blocks on images: speed against distance beside images, the tables, figures and answers."""
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
@@ -97,8 +96,7 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def show_fastest(stretches: list[Stretch]) -> Table:
-    """Show which lossless method is the fastest for which cost of a pass, how much it gains, and which others may be as
-    fast."""
+    """Show which lossless method is the fastest for which cost of a pass, and which others may be as fast."""
     columns = [
         Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
         Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
@@ -118,8 +116,8 @@ def describe_budget(rows: list[dict[str, Any]]) -> str:
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
-    """List a kind's methods as summary rows, plain decoding left out, in the table's order: of images that of
-    `order_images`, of others lossless ones first, then by gain. Adds `name`: the label without the task of a text."""
+    """List a kind's methods as summary rows in the order of its table, without plain decoding. Adds `name`: the label
+    without the task of a text."""
     all_rows = g.select_rows(kind)
     if kind == "discrete":
         return [row for row in order_images(all_rows) if row["role"] == "method"]
@@ -144,8 +142,8 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """Make the gallery of the first prompts' images: by plain decoding with each seed (the methods' seed as drawn by
-    a method that shares its noise), by the best lossless method of other images, and the lossy one of most gain."""
+    """Make the gallery of the first prompts' images: plain decoding with each seed, the best lossless method of other
+    images, and the lossy one of most gain."""
     cells = g.map_cells("discrete")
     first = rows[0]
     like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]
@@ -278,8 +276,8 @@ def make_command(typed: str, target: str) -> str:
 
 
 def make_files_section(g: Gathered) -> Section:
-    """Make the section that names every file, and for each cell its folder and the command that makes it again. Names
-    are not links, because a link breaks when the page is copied."""
+    """Make the section that names every file, and the command of each cell. No links: they break when a page is
+    copied."""
     typed = g.environment.get("run", {}).get("command", "")
     folders = {c.key: paths.folder(c) for c in g.files.cells}
     columns = [

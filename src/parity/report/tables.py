@@ -131,8 +131,8 @@ class Column(NamedTuple):
 
 
 def show_table(rows: Iterable[SummaryRow], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
-    """Show a table with a line for each row. If it has more than WIDE columns, those with the same entry in every line
-    are left out and named in the caption, which also explains grey entries."""
+    """Show a table with a line for each row. With more than WIDE columns, those with the same entry in every line are
+    named in the caption, which also explains grey entries."""
     all_rows = list(rows)
     makers = [show_measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
     lines = [[maker(row) for maker in makers] for row in all_rows]
@@ -189,9 +189,8 @@ def explain_missing(figure: Estimate) -> Entry:
 
 
 def show_measured(name: str) -> Maker:
-    """Make a function that shows the figure `name` of a row, with its interval or standard error beneath
-    it; if it is missing, the recorded reason. It is grey if it is of a part of the images, or of too few to see an
-    effect."""
+    """Make a function that shows the figure `name` of a row with its interval or error, or why it is missing; grey if
+    it is of a part of the images, or of too few to see an effect."""
 
     def show(row: SummaryRow) -> Entry:
         figure = estimate_of(row, name)
@@ -207,8 +206,7 @@ def show_measured(name: str) -> Maker:
 
 
 def show_runs(row: SummaryRow, name: str) -> Entry | None:
-    """Show the mean of a figure over runs, with their standard deviation beneath it, as papers print it; None for one
-    of a single run."""
+    """Show the mean of a figure over runs, with their standard deviation as papers print it; None for a single run."""
     if is_missing(row.get(f"{name}_runs_sd")):
         return None
     sd = row[f"{name}_runs_sd"]
@@ -250,8 +248,8 @@ ORIGINS = {"paper": "", "account": "from others' account", "project": "ours", "m
 
 
 def find_mark(row: SummaryRow) -> str:
-    """Find the mark beside a method's name: "ours", "lossless form ours" (another's method), "from others' account"
-    (built without its paper), or what its module says; "" for a method built from its paper."""
+    """Find the mark beside a method's name, such as "ours" or "lossless form ours"; "" if it is built from its
+    paper."""
     origin = row.get("origin", "paper")
     declared = declaration(row["kind"], row["method"])
     mark = (declared.MARK if row.get("claim") == declared.CLAIM else "") or ORIGINS[origin]
@@ -284,8 +282,8 @@ def show_fewer(row: SummaryRow) -> Entry:
 
 
 def doubt_speed(row: SummaryRow, name: str) -> str:
-    """Explain why the speed `name` is not measured well: it is predicted, the machine was busy (load above BUSY a
-    core), or the interval is wide; "" if it is, of plain decoding, whose speed is 1, or if it is missing."""
+    """Explain why the speed `name` is not measured well: predicted, on a busy machine (load above BUSY a core), or with
+    a wide interval; "" if it is, of plain decoding, or if it is missing."""
     figure, load, cores = estimate_of(row, name), row.get("load"), count_cores(row)
     if figure.missing or row.get("role") in ("reference", "control"):
         return ""
@@ -305,8 +303,7 @@ def count_cores(row: SummaryRow) -> int:
 
 
 def show_reported(row: SummaryRow) -> Entry:
-    """Show the speed that the makers of a row's tokens report: times their own plain decoding, or seconds an image;
-    beneath it by whom and on what."""
+    """Show the speed that the makers of a row's tokens report, beneath it by whom and on what."""
     seconds, times = estimate_of(row, "reported_seconds"), estimate_of(row, "reported_speedup")
     if seconds.missing:
         return explain_missing(seconds)
@@ -319,8 +316,8 @@ def show_reported(row: SummaryRow) -> Entry:
 
 
 def show_speed(name: str) -> Maker:
-    """Make a function that shows the speed `name` of a row, beneath its interval; if it is not measured well the
-    predicted one, grey, with the reason; of tokens made elsewhere what their makers report."""
+    """Make a function that shows the speed `name` of a row; if it is not measured well the predicted one, grey, and
+    why; of tokens made elsewhere what their makers report."""
 
     def show(row: SummaryRow) -> Entry:
         if not is_missing(row.get("reported_by")):
@@ -447,8 +444,8 @@ def show_equality(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def select_strongest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select per decoder and layer its first-run test of the smallest p (Holm's where it has one), with the number of
-    such `tests`, and the verdict "rejected" if any of them is."""
+    """Select per decoder and layer its first-run test of the smallest p, "rejected" if any is, with the number of
+    `tests`."""
     result = []
     for _, group in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
         p = group["p_holm"].astype(float).fillna(group["p_value"].astype(float))

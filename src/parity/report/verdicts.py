@@ -48,8 +48,8 @@ class Name(NamedTuple):
 
 
 def name_judged(settings: Config, t: Tested, label: str) -> Name:
-    """Choose the name under which a cell's tests are judged: the cell's own key and `label`; but its variant (method
-    and options) for text, whose tests of all tasks are one family, and for vectors tested on mixtures."""
+    """Choose the name under which a cell's tests are judged: its own key and `label`; its variant for text, whose tests
+    of all tasks are one family, and for vectors tested on mixtures."""
     kind, method, options = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
         name = name_of(kind, method, options, list(options))
@@ -64,9 +64,9 @@ def name_judged(settings: Config, t: Tested, label: str) -> Name:
 def judge_tests(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Judge the tests of one kind's cells. labels, tokens: by a cell's key its label, and how many tokens a run
-    decodes. Returns the tests' rows, `key` being the name that they are judged under; a verdict for each name
-    (`parity_certify.verdict`, with its label); and by a cell's key the verdict on it, its names' least favourable."""
+    """Judge the tests of one kind's cells. labels, tokens: of a run, by a cell's key. Returns the tests' rows, `key`
+    being the name that they are judged under; a verdict for each name; and by a cell's key its least favourable
+    verdict."""
     rows: list[Row] = []
     label_of: dict[str, str] = {}  # labels, claims and scopes are by the name that is judged
     claims: dict[str, str] = {}
@@ -112,8 +112,7 @@ def judge_tests(
 
 
 def explain_made(verdict: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the changes to the verdict on tokens made elsewhere that say what tokens alone cannot tell, and how to
-    confirm a rejection."""
+    """Make the changes to the verdict on tokens made elsewhere: what tokens cannot tell, how to confirm a rejection."""
     value: Verdict = verdict["value"]
     reason, rejected = value.reason, " and ".join(verdict["rejected_by"])
     if value.kind == "inconclusive" and rejected and not options["again"]:
@@ -135,7 +134,7 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
 
 def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Make the changes that turn a certified or consistent verdict into "inconclusive" because no draft was accepted in
-    the tests that `source` names, so that speculation was not tested. {} for other verdicts."""
+    the tests that `source` names. {} for other verdicts."""
     value = verdict["value"]
     if value.within or value.kind not in ("certified", "consistent"):
         return {}
@@ -145,8 +144,8 @@ def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict on a cell, with a remark in `scope` and `note` if the run that `row` summarises accepted no
-    draft; its kind stays, as it rests on tests alone. Discrete runs count no drafts: there no pass was saved."""
+    """Return the verdict on a cell, with a remark if its run accepted no draft (of images: saved no pass). Its kind
+    stays, as it rests on tests alone."""
     kind, method, accepted, drafted = row["kind"], row["method"], row.get("accepted_drafts"), row.get("drafted")
     if kind == "discrete":
         none = row["nfe_ratio"] >= 1
@@ -212,8 +211,8 @@ def describe_models(lengths: Sequence[int]) -> str:
 
 
 def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
-    """Describe on which models the exact layer reached its verdict, and within which margin. lengths: tokens of each
-    model; options: those that the layer changed, "" if none."""
+    """Describe on which models the exact layer reached its verdict. options: those that the layer changed, "" if
+    none."""
     models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
     conditions = f"({describe_range(lengths)} tokens{f', {options}' if options else ''})"
     if value.kind == "lossy":
@@ -223,8 +222,8 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
 
 
 def find_shift(rows: Sequence[Row]) -> float | None:
-    """Find the shift of probability per token that the long layer's finest test of each model would find; of these the
-    largest, so that it holds on every model. None without such tests."""
+    """Find the largest shift of probability per token that the finest test of some long model would miss; None
+    without."""
     finest: dict[str, float] = {}
     for r in rows:
         if r["repeat"] == 0 and r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
@@ -233,8 +232,7 @@ def find_shift(rows: Sequence[Row]) -> float | None:
 
 
 def describe_long(rows: Sequence[Row], rejected: bool) -> str:
-    """Describe what the long layer's rows found: the test that rejects, if `rejected`, or the shift per token that
-    would have been found."""
+    """Describe what the long layer's rows found: the test that rejects, or the shift per token that would be found."""
     first = [r for r in rows if r["repeat"] == 0]
     if rejected:
         worst = min((r for r in first if r["p_value"] is not None), key=lambda r: r["p_value"])
