@@ -14,8 +14,8 @@ from parity.experiment.cells import list_runs
 from parity.metrics.estimates import Estimate
 from parity.report import answers, summary_page
 from parity.report import tables as form
+from parity.report.__main__ import add_missing_figures
 from parity.report.collect import (
-    add_missing_figures,
     complete_speeds,
     compute_changes,
     compute_critical_z,

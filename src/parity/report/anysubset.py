@@ -67,7 +67,7 @@ def make_accuracy_sections(g: Gathered) -> Iterator[Section]:
 
 def show_tasks(g: Gathered) -> Iterator[Any]:
     """Yield for each task and its settings a table of what the methods cost and wrote, and each method's first text."""
-    first_texts = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
+    first_texts = g.records.groupby("key")["text"].first()
     for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(str(task).capitalize(), "heading")
         not_run = task_rows["passed_why"].dropna().unique() if "passed_why" in task_rows else ()

@@ -225,21 +225,20 @@ COLUMNS_VERSION = 2  # of summary.csv and records.parquet: a change of what a co
 
 def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     """List a cell's settings as summary columns, some as JSON (`report.settings`). task: kind and settings, of text."""
-    spec = cell.spec
-    row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"]}
-    row |= {"options": dump_canonical(spec["options"])}
-    row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
-    whose = claimant(cell.kind, spec["method"], spec["options"])
-    row |= {"columns_version": COLUMNS_VERSION}
-    row |= {"claimant": whose, "origin": declaration(cell.kind, spec["method"]).ORIGIN}
+    kind, spec = cell.kind, cell.spec
+    row = {
+        "kind": kind, "model": spec["model"], "method": spec["method"], "options": dump_canonical(spec["options"]),
+        "key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"],
+        "columns_version": COLUMNS_VERSION, "claimant": claimant(kind, spec["method"], spec["options"]),
+        "origin": declaration(kind, spec["method"]).ORIGIN,
+    }  # fmt: skip
     if "sampling" in spec:
         row["sampling"] = dump_canonical(spec["sampling"])
     if task is not None:
         settings = {k: v for k, v in task["settings"].items() if v != ""}
         row |= {"task": task["kind"], "settings": dump_canonical(settings)}
     if "baseline" in spec:
-        options = spec["baseline"]
-        row["baseline"] = name_variant(cell.kind, find_plain_method(cell.kind), options, list(options))
+        row["baseline"] = name_variant(kind, find_plain_method(kind), spec["baseline"], list(spec["baseline"]))
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 
@@ -273,7 +272,7 @@ def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
     """Compute the summary row and records of each cell of a kind but repetitions. ratios: likelihood ratios by key."""
     kind_cells = [c for c in files.cells if c.kind == kind and not c.is_repetition]
-    records = {c.key: files.read_records(c) for c in kind_cells}
+    records = {c.key: files.read_records(c).sort_values("id", kind="stable") for c in kind_cells}
     speeds = files.read_speeds()
     rows = []
     for cell in kind_cells:
@@ -286,8 +285,9 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
             row["tokens_per_second_single"] = row["tokens"] / row["seconds_alone"]
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
-        row["drawn"] = digest_tokens(files.read_decoded(cell, "tokens")["tokens"])
-        row |= compare_with_reference(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
+        tokens = np.ascontiguousarray(files.read_decoded(cell, "tokens")["tokens"])
+        row["drawn"] = hashlib.sha256(tokens.tobytes()).hexdigest()[:8]  # equal if two cells drew the same
+        row |= compare_with_reference(row, records[cell.key], records[base.key])
         if single := ratios.get(cell.key, {}).get("single_path"):
             row["single_path_ratio"] = math.exp(min(single["log_mean"], LARGEST))
         rows.append(row)
@@ -296,21 +296,14 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         base_row = by_key[row["reference"]]
         row |= {"label": label, "too_few": " ".join(list_too_few(base_row, files.settings.equality))}
         if row is not base_row:
-            pair = (records[r["key"]].sort_values("id", kind="stable") for r in (row, base_row))
-            row |= columns_of(compute_changes(row, base_row, *pair))
+            row |= columns_of(compute_changes(row, base_row, records[row["key"]], records[base_row["key"]]))
     reach = compute_critical_z(rows, files.settings.equality.alpha)
     for row in rows:
         row["moved"] = " ".join(list_moved(row, reach))
-    frames = [records[c.key].assign(kind=kind, key=c.key) for c in kind_cells]
-    return rows, [order_columns(frame, ["kind", "model", "method", "key"]) for frame in frames]
+    return rows, [frame.assign(key=key) for key, frame in records.items()]
 
 
 NEEDED = ("kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind", "label")
-
-
-def digest_tokens(tokens: np.ndarray) -> str:
-    """Compute the digest of all tokens of a cell: equal if two cells drew the same."""
-    return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
 def describe_environment(files: Files) -> dict[str, Any]:
@@ -339,11 +332,7 @@ def gather(
     local: Path | None = None,
 ) -> Gathered:  # fmt: skip
     """Gather everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
-
-    papers  CSV files of published numbers; extra: JSON files of figures made elsewhere
-    root    the folder of results/
-    local   the folder of files that the configuration names; `root`, if not given
-    """
+    extra: JSON files of figures made elsewhere; local: the folder of files that the configuration names, or `root`."""
     files = Files(settings, [kind for kind in cells.kinds(settings) if kind in (only or KINDS)], root, local or root)
     cell_by_key = {cell.key: cell for cell in files.cells}
     summary: list[dict[str, Any]] = []
@@ -366,21 +355,18 @@ def gather(
         records += cell_records
         equality += [{"kind": kind, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
-    paper_rows = published.read_published(papers)
-    accuracy = files.read_accuracy()
     # an experiment that only asks its models has no cell, and so no row
-    table = pd.DataFrame(summary) if summary else pd.DataFrame(columns=[*NEEDED])
+    table = pd.DataFrame(summary, columns=None if summary else NEEDED)
     table = table.assign(**({"stand_in": True} if settings.stand_in else {}))
-    models = weights.list_models(settings, "discrete") if settings.image is not None else {}
-    sizes = list_sizes(settings, files.kinds)
-    answers = published.list_answers(accuracy)
-    joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
+    paper_rows, accuracy = published.read_published(papers), files.read_accuracy()
+    networks = find_paper_networks(weights.list_models(settings, "discrete")) if settings.image is not None else {}
+    sizes, answers = list_sizes(settings, files.kinds), published.list_answers(accuracy)
     return Gathered(
         settings, files, [kind for kind in files.kinds if kind in set(table["kind"])], table,
         tabulate_tests(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True) if records else table[["kind", "key"]],
-        paper_rows, joined, describe_environment(files),
-        ratios, accuracy, [read_extra(file) for file in extra],
+        pd.concat(records, ignore_index=True) if records else table[["key"]],
+        paper_rows, published.join_published(paper_rows, table, sizes, answers, networks),
+        describe_environment(files), ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
 
 
@@ -401,21 +387,6 @@ def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
         name: network for name, m in models.items() if m.source == "hub"
         for network, sizes in weights.read_family(m.family).get("papers", {}).items() if sizes == m.network
     }  # fmt: skip
-
-
-def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
-    """Order a frame with some columns before the others."""
-    return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
-
-
-def add_missing_figures(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add an empty column for each figure that no row has, before the column `<figure>_why` with the reason."""
-    frame = frame.copy()
-    names = list(map(str, frame))
-    for column in names:
-        if column.endswith("_why") and (figure := column.removesuffix("_why")) not in names:
-            frame.insert(list(frame).index(column), figure, None)
-    return frame
 
 
 # --- rows that drew the same
