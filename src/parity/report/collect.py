@@ -215,9 +215,10 @@ class Gathered:
         rows = self.select_rows(kind)
         return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
 
-    def label_measures(self, kind: str) -> dict[str, str]:
-        """Map the figures of a kind to the labels of their axes."""
-        return list_measures(kind) | RELATIVE
+
+def label_measures(kind: str) -> dict[str, str]:
+    """Map the figures of a kind of model to the labels of their axes."""
+    return list_measures(kind) | RELATIVE
 
 
 COLUMNS_VERSION = 2  # of summary.csv and records.parquet: a change of what a column means raises it

@@ -26,7 +26,7 @@ from parity.report.blocks import (
     list_records,
     pack,
 )
-from parity.report.collect import Gathered
+from parity.report.collect import Gathered, label_measures
 from parity.report.figures import draw_extra, encode_figure, plot
 from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
@@ -83,7 +83,7 @@ def make_study_sections(g: Gathered) -> list[Section]:
 def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
     """Draw a study figure over cells of one kind, with the published numbers of its paper; a sentence if no cell
     belongs."""
-    labels = g.label_measures(kind)
+    labels = label_measures(kind)
     drawn = study_figures.draw_study(figure, rows, g.papers[g.papers["kind"] == kind], labels)
     if drawn is None:
         return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
