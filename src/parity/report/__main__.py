@@ -35,7 +35,7 @@ def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
 def add_missing_figures(frame: pd.DataFrame) -> pd.DataFrame:
     """Add an empty column for each figure that no row has, before the column `<figure>_why` with the reason."""
     frame = frame.copy()
-    for column in [name for name in frame if str(name).endswith("_why")]:
+    for column in [name for name in map(str, frame) if name.endswith("_why")]:
         figure = column.removesuffix("_why")
         if figure not in frame:
             frame.insert(list(frame).index(column), figure, None)

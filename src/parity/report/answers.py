@@ -44,7 +44,7 @@ def answer_questions(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list
         answers["Networks"] = describe_sizes(g, rows)
     elif fewest := find_largest(exact, "gain"):
         saved = f"{fewest['label']}, {fewest['gain']:.1f} times fewer" + (f" than {baseline}" if baseline else "")
-        answers[f"Fewest {ABOUT[kind].count}"] = saved if fewest["gain"] > 1 else "none saves any"
+        answers[f"Fewest {ABOUT[kind].saved}"] = saved if fewest["gain"] > 1 else "none saves any"
     for question, speed in ((f"one {ABOUT[kind].item}", "speedup_single"), ("a batch", "speedup")):
         if find_largest(exact, speed):
             named = name_fastest(rows, exact, speed, baseline or "plain decoding")

@@ -47,7 +47,7 @@ class About(NamedTuple):
 
     title: str
     item: str  # what it makes
-    count: str  # what methods save
+    saved: str  # what methods save
     figure: str  # of quality, whose change is shown for each method
     judge: str  # of quality, where that is a network trained here
 
@@ -252,7 +252,7 @@ def show_budgets(rows: pd.DataFrame) -> list[Any]:
         spent = f"{row['gain']:.1f}× predicted, {row['nodes_per_pass']:.0f} nodes"
         return Entry(f"{row['nfe']:.0f}", "; ".join(filter(None, (spent, chosen))))
 
-    def find_widest(line: Mapping[int, SummaryRow]) -> dict[str, Any]:
+    def find_widest(line: Mapping[Any, Any]) -> dict[str, Any]:
         """Find the row of a line's largest budget, named by its method alone."""
         row = line[max(line)]
         return {**row, "name": get_short_name(row["method"])}

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -53,23 +53,15 @@ def list_sections(gathered: Gathered) -> list[Section]:
     return [*sections, *shared_sections.make_closing_sections(gathered), summary_page.make_files_section(gathered)]
 
 
-class Group(NamedTuple):
-    """An entry of the contents: sections whose titles begin alike, such as "Images: passes and time"."""
-
-    title: str
-    links: list[tuple[str, str]]  # the address and the title of each section
-
-
-def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> list[Group]:
-    """List the contents, an entry for all sections whose titles begin alike. A section that is neither on the page nor
-    separate is in the file `elsewhere`."""
-    groups: dict[str, Group] = {}
+def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> dict[str, list[tuple[str, str]]]:
+    """List the contents: by the beginning of sections' titles, such as "Images", each one's address and title. A
+    section that is neither on the page nor separate is in the file `elsewhere`."""
+    contents: dict[str, list[tuple[str, str]]] = {}
     for section in sections:
         title, _, subtitle = section.title.partition(": ")
         file = "" if section in on_page else f"{section.id}.html" if section.separate else elsewhere
-        link = (f"{file}#{section.id}", subtitle.capitalize() or title)
-        groups.setdefault(title, Group(title, [])).links.append(link)
-    return list(groups.values())
+        contents.setdefault(title, []).append((f"{file}#{section.id}", subtitle.capitalize() or title))
+    return contents
 
 
 def build_page(
@@ -90,7 +82,7 @@ def build_page(
     names = [*tables, *(f"figures/{name}.csv" for name in sorted(data))]
     script = (TEMPLATES / "page.js").read_text()
     digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    first = {group.links[0][0]: group.links for group in contents if len(group.links) > 1}
+    first = {links[0][0]: links for links in contents.values() if len(links) > 1}
     html = load_templates().get_template("page.html.j2").render(
         title=f"Parity: {experiment}", sections=on_page, contents=contents, first=first, files=names, banner=banner,
         script=Markup(script), digest=digest,

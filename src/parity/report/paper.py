@@ -138,7 +138,8 @@ def show_table(found: Sequence[Found], caption: str) -> Table:
         stated = {k: v for k, v in parse_settings(conditions).items() if k != "model"}  # which are our names
         entries = [Entry(model, format_settings(stated, ": "), "text")]
         entries += [Entry(method or ANSWERS, format_settings(parse_settings(options)), "name")]
-        for f in map(line.get, metrics):
+        for metric in metrics:
+            f = line.get(metric)
             entries.append(f.entry._replace(text=f"{f.paper['value']:g} | {f.entry.text or '–'}") if f else Entry(""))
         rows.append([*entries, Entry(", ".join(sorted({f.experiment for f in line.values()} - {""})), "", "text")])
     return Table(columns, rows, caption, methods=[str(method or ANSWERS) for _, method, *_ in lines])

@@ -1,13 +1,12 @@
 """The front page: what was found in a few lines, images, a table and a figure for each kind of model; and the files
 after the page, with the command that makes a row again."""
 
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from parity.base.files import read_json
 from parity.experiment import paths
 from parity.experiment.made import is_made
 from parity.experiment.options import KINDS, options
@@ -63,8 +62,7 @@ def make_verdicts_section(g: Gathered) -> Section:
         elif kind == "discrete":
             body += show_images(g, rows)
         else:
-            count = "calls one after another" if kind == "continuous" else "passes"
-            caption = CALLS if kind == "continuous" else READING
+            count, caption = ABOUT[kind].saved, CALLS if kind == "continuous" else READING
             body.append(show_table(rows, make_columns(g, kind, rows), caption, "front"))
             bars = draw_gain_bars(pd.DataFrame(rows), count)
             body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", bars, BARS))
@@ -80,7 +78,9 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
     table = show_table([plain, *rows], IMAGE_COLUMNS, "", "front")
-    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows)]))
+    widest = find_largest(rows, "nodes_per_pass")
+    budget = f"At most {widest['nodes_per_pass']:.0f} tokens a pass." if widest else ""
+    caption = " ".join(filter(None, [RANKED, budget, describe_load(rows)]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
     by_distance = plot("speed-by-distance", "Speed against distance", draw_speed_by_distance(first), BY_DISTANCE)
@@ -88,7 +88,9 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     body += [Sides([[by_distance], [make_gallery(g, rows), *describe_same(rows)]]), *show_budgets(first)]
     body.append(table._replace(caption=caption))
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed(first, "nfe"), BY_PASSES)
-    machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
+    gpu = g.files.local / GPU
+    costs = measure_cost(first), read_gpu_cost(read_json(gpu)) if gpu.is_file() else None
+    machines = [cost for cost in costs if cost is not None]
     by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
     body.append(Sides([[by_passes], [by_cost]]))
     body += [show_fastest(stretches)] if (stretches := find_fastest(first)) else []
@@ -109,25 +111,16 @@ def show_fastest(stretches: list[Stretch]) -> Table:
     return show_table(rows, columns, FASTEST)
 
 
-def describe_budget(rows: list[dict[str, Any]]) -> str:
-    """Say how many tokens the methods evaluate in a pass at most, for with more of them others may lead."""
-    largest = find_largest(rows, "nodes_per_pass")
-    return "" if largest is None else f"At most {largest['nodes_per_pass']:.0f} tokens a pass."
-
-
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
     """List a kind's methods as summary rows in the order of its table, without plain decoding. Adds `name`: the label
     without the task of a text."""
     all_rows = g.select_rows(kind)
     if kind == "discrete":
         return [row for row in order_images(all_rows) if row["role"] == "method"]
-    groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", all_rows)]
-    names = {
-        r["key"]: r["label"]
-        for _, group in groups
-        for r in (label_rows(group) if kind == "anysubset" else list_records(group))
-    }
-    return [{**r, "name": names[r["key"]]} for r in list_records(all_rows) if r["role"] == "method"]
+    groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else ()
+    names = {r["key"]: r["label"] for _, group in groups for r in label_rows(group)}
+    methods = [r for r in list_records(all_rows) if r["role"] == "method"]
+    return [{**r, "name": names.get(r["key"], r["label"])} for r in methods]
 
 
 def describe_load(rows: list[dict[str, Any]]) -> str:
@@ -200,11 +193,6 @@ def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
             meaning = meanings.get(name, "").replace("`", "").rstrip(".")
             lines.append((f"{method} {name}", f"{meaning}. Default: {format_setting(default[name])}"))
     return lines
-
-
-def read_gpu(file: Path) -> dict[str, Any]:
-    """Read what `benchmarks/gpu_passes.py` measured on a GPU; {} without its file."""
-    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 ABOVE = ("Fastest lossless, one image", "How sure of the distribution")  # questions that are answered above the table

@@ -25,6 +25,7 @@ from parity.report.tables import format_number, show_bound
 UNTESTABLE = (  # of tokens made elsewhere
     "the decoder on models whose distribution is known", "plain decoding's tokens under its noise", "its counts",
 )  # fmt: skip
+URGENCY = {"lossy": 0, "inconclusive": 1}  # of the verdicts on a cell the smallest decides; 2 for all others
 NOT_FORCED = "with continuous.forced = 0 the distribution of one token is not tested on the model"
 
 
@@ -101,13 +102,15 @@ def judge_tests(
         v |= add_reach(v, tests, scope, alpha)
         if is_made(scope.kind, v["method"]):
             v |= explain_made(v, scope.options)
-        v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.options))}
-        v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
-        if not is_plain_decoding(scope.kind, v["method"], dict(scope.options)) and (layers := find_undrafted(tests)):
+        kind, method, options = scope.kind, v["method"], dict(scope.options)
+        v |= {"claimant": claimant(kind, method, options), "origin": declaration(kind, method).ORIGIN}
+        if not is_plain_decoding(kind, method, options) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
-    of_cell = {key: [by_name[n] for n in cell_names if n in by_name] for key, cell_names in names.items()}
-    final = {key: min(verdicts, key=rank_uncertainty) for key, verdicts in of_cell.items() if verdicts}
+    final = {}
+    for key, cell_names in names.items():
+        if verdicts := [by_name[n] for n in cell_names if n in by_name]:
+            final[key] = min(verdicts, key=lambda v: URGENCY.get(v["value"].kind, 2))
     return rows, [v | {"label": label_of[v["key"]]} for v in judged], final
 
 
@@ -166,11 +169,6 @@ def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
         reasons.append(NOT_FORCED)
     return {"note": "; ".join(reasons) or "no layer tests it"}
-
-
-def rank_uncertainty(verdict: dict[str, Any]) -> int:
-    """Rank the verdicts on a cell, of which the smallest rank decides: 0 lossy, 1 inconclusive, 2 all others."""
-    return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
 # --- how far a verdict reaches: on which models and options
