@@ -139,8 +139,9 @@ def show_table(found: Sequence[Found], caption: str) -> Table:
         entries = [Entry(model, format_settings(stated, ": "), "text")]
         entries += [Entry(method or ANSWERS, format_settings(parse_settings(options)), "name")]
         for metric in metrics:
-            f = line.get(metric)
-            entries.append(f.entry._replace(text=f"{f.paper['value']:g} | {f.entry.text or '–'}") if f else Entry(""))
+            pair = line.get(metric)
+            text = f"{pair.paper['value']:g} | {pair.entry.text or '–'}" if pair else ""
+            entries.append(pair.entry._replace(text=text) if pair else Entry(""))
         rows.append([*entries, Entry(", ".join(sorted({f.experiment for f in line.values()} - {""})), "", "text")])
     return Table(columns, rows, caption, methods=[str(method or ANSWERS) for _, method, *_ in lines])
 
