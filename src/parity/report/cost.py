@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,15 +20,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, isotonic_regression
 
+from parity.base.files import read_json
 from parity.metrics.estimates import Z, estimate_of
-from parity.report.blocks import list_records
+from parity.report.blocks import Entry, Table, is_missing, list_records
 from parity.report.figures import GREYS, Drawing, Named, choose_look, is_plain, name_points
+from parity.report.tables import Column, show_table
 
 BUDGETS = (16, 32, 64)  # tables compare methods within this many nodes a pass
 AXIS = 64  # the x axis of the figure is the cost of a pass over this many nodes
 LARGEST = 16.0  # the axis ends at this many passes over one node
 STEPS = 61  # a line is drawn through this many points
 PLAIN = "plain decoding"  # the name of its row in figure and table
+GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PALE = "#bcc3cb"  # the colour of a method that is nowhere the fastest
 
 
@@ -83,6 +87,12 @@ def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
     return PassCost(tuple(map(float, costs.index)), tuple(costs.tolist()), name)
 
 
+def list_machines(rows: pd.DataFrame, gpu: Path) -> list[PassCost]:
+    """List the curves that were measured: this machine's, and that of the GPU in a file, if it is there."""
+    costs = measure_cost(rows), read_gpu_cost(read_json(gpu)) if gpu.is_file() else None
+    return [cost for cost in costs if cost is not None]
+
+
 def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
     """Compute how many passes of plain decoding an image of a summary row waits for; NaN where a figure is missing."""
     passes = read_number(row, "nfe") * cost.interpolate(read_number(row, "nodes_per_pass"))
@@ -93,8 +103,7 @@ def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
 
 def read_number(row: Mapping[str, Any], name: str, default: float = math.nan) -> float:
     """Read a figure of a row; `default` where it is missing."""
-    value = row.get(name)
-    return default if value is None or value != value else float(value)
+    return default if is_missing(row.get(name)) else float(row[name])
 
 
 def predict_gain(row: Mapping[str, Any], plain: Mapping[str, Any], cost: PassCost) -> float:
@@ -279,3 +288,33 @@ def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing
     ax.set_ylabel("predicted times faster than plain decoding")
     name_points(figure, {ax: names})
     return figure, data
+
+
+def show_fastest(rows: pd.DataFrame) -> list[Table]:
+    """Show which lossless method is the fastest for which cost of a pass, and which others may be as fast."""
+    columns = [
+        Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
+        Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
+        Column("Predicted", lambda r: Entry(f"{format_range(*r['gains'])} times plain decoding")),
+        Column("May be as fast", lambda r: Entry(r["rivals"], style="text")),
+    ]
+    lines = [
+        {**s._asdict(), "method": s.row["method"], "role": s.row["role"], "rivals": format_near(s)}
+        for s in find_fastest(rows)
+    ]
+    return [show_table(lines, columns, FASTEST)] if lines else []
+
+
+BY_COST = (
+    f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
+    f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
+    f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
+    " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
+    " pass over this many tokens was, their cost is extended in a line."
+)
+FASTEST = (
+    "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
+    " computes beside its networks is left out, and trees compute more: a GPU may have another order"
+    " (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than their error, and for"
+    " which costs."
+)

@@ -28,18 +28,7 @@ from parity.report.collect import (
 from parity.report.cost import BUDGETS, select_best_within
 from parity.report.order import rank_row
 from parity.report.settings import SummaryRow, parse_settings
-from parity.report.tables import (
-    ABSENT,
-    Column,
-    count_decimals,
-    explain_missing,
-    find_mark,
-    format_number,
-    is_mismatch,
-    show_pill,
-    show_table,
-    state_claim,
-)
+from parity.report.tables import Column, show_table
 
 
 class About(NamedTuple):
@@ -84,7 +73,7 @@ def show_passes(row: SummaryRow) -> Entry:
     """Show the passes of an image, beneath the tokens of each, and calls of a speculator with its relative size."""
     figure = estimate_of(row, "nfe")
     if figure.missing:
-        return explain_missing(figure)
+        return tables.explain_missing(figure)
     error = f" ± {Z * figure.error:.0f}" if figure.error else ""
     nodes, calls, share = (estimate_of(row, name).value for name in ("nodes_per_pass", "draft_calls", "draft_share"))
     details = [] if nodes is None else [f"of {nodes:.0f} token{'s' * (round(nodes) != 1)}"]
@@ -97,7 +86,7 @@ def show_passes(row: SummaryRow) -> Entry:
 def show_predicted_gain(row: SummaryRow) -> Entry:
     """Show the predicted gain as "3.5×"; 1.0× for a row without one, as plain decoding's."""
     gain = row.get("predicted_gain", 1.0)
-    return ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
+    return tables.ABSENT if is_missing(gain) or is_missing(row.get("calls")) else Entry(f"{gain:.1f}×")
 
 
 def show_task(row: SummaryRow) -> Entry:
@@ -107,16 +96,18 @@ def show_task(row: SummaryRow) -> Entry:
 
 def show_verdict(row: SummaryRow) -> Entry:
     """Show the verdict, and where it was reached, or why there is none."""
-    return show_pill(row)._replace(detail=format_text(row.get("scope")) or format_text(row.get("note")))
+    return tables.show_pill(row)._replace(detail=format_text(row.get("scope")) or format_text(row.get("note")))
 
 
 def show_method(row: SummaryRow) -> Entry:
     """Show a row's name with its mark, beneath it what is claimed and by whom, and on hovering what the method is."""
-    broken = ", which does not hold" if is_mismatch(row) and row["claim"] != "lossy" else ""
+    broken = ", which does not hold" if tables.is_mismatch(row) and row["claim"] != "lossy" else ""
     about = describe_method(row)
     if row["role"] == "reference":
         return Entry(format_text(row.get("name"), "any"), "plain decoding", "name", about)
-    return Entry(format_text(row.get("name"), "any"), state_claim(row) + broken, "name", about, find_mark(row))
+    return Entry(
+        format_text(row.get("name"), "any"), tables.state_claim(row) + broken, "name", about, tables.find_mark(row)
+    )
 
 
 def describe_method(row: SummaryRow) -> str:
@@ -135,7 +126,7 @@ def show_fewer_calls(row: SummaryRow) -> Entry:
     """Show how many times fewer (or more) passes than plain decoding, beneath the count or share after it."""
     ratio = row["gain"]
     if not np.isfinite(ratio):
-        return ABSENT
+        return tables.ABSENT
     text = f"{ratio:.2f}× fewer" if ratio >= 1 else f"{1 / ratio:.2f}× more"
     depth = row.get("depth")
     return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if is_missing(depth) else f"{depth:,.0f} an image")
@@ -164,7 +155,7 @@ def list_moves(g: Gathered, row: SummaryRow) -> list[str]:
     judged_here = is_judged_here([row])
     result = []
     for name in (n for n in format_text(row.get("moved")).split() if n not in SAME):
-        digits = max(0, count_decimals(row[f"{name}_change_se"] or 1) - 1)
+        digits = max(0, tables.count_decimals(row[f"{name}_change_se"] or 1) - 1)
         result.append(f"{name_figure(row['kind'], name, judged_here)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
     return result
 
@@ -182,8 +173,8 @@ def describe_quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
         reach = compute_critical_z(rows, g.settings.equality.alpha)
         error = max((row_changes[name][1] for row_changes in changes if name in row_changes), default=0.0)
         base = find_reference(g, rows[0]).get(name)
-        scale = f" (of {format_number(base, 2)})" if not is_missing(base) else ""
-        smallest = f"{name_figure(kind, name, judged_here)} below {format_number(reach * error, 1)}{scale}"
+        scale = f" (of {tables.format_number(base, 2)})" if not is_missing(base) else ""
+        smallest = f"{name_figure(kind, name, judged_here)} below {tables.format_number(reach * error, 1)}{scale}"
         small = f"; a change of {smallest} might not show" if error else ""
         others = "no other change" if lines else "no change"
         lines.append(f"{others} seen in {', '.join(compared)}{small}")
@@ -212,12 +203,12 @@ def show_change(g: Gathered, kind: str, row: SummaryRow) -> Entry:
     moved = list_moves(g, row)
     if name not in list_changes(row):
         figure = estimate_of(row, name)
-        lacking = explain_missing(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
+        lacking = tables.explain_missing(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
         return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
     value, error = list_changes(row)[name]
     effect = None if is_missing(row.get(name)) else find_effect_of_interest(name, row[name], g.settings.equality)
     reach = Z * error
-    digits = count_decimals(error) if error > 0 else 3
+    digits = tables.count_decimals(error) if error > 0 else 3
     ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
     detail = f"{name_figure(kind, name, is_judged_here([row]))} {value:+.{digits}f} ({ends})"
     if not moved and effect is not None and not reach < effect:

@@ -110,13 +110,8 @@ def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> l
 def compute_changes(
     paper: PaperRow, row: SummaryRow, baseline: float | None, base: SummaryRow | None, is_same: bool
 ) -> dict[str, Any]:
-    """Compute both figures' changes from plain decoding and, if both are of the same network (`is_same`), ours less
-    theirs: of ratios themselves, else of the changes. Figures of two networks differ by the networks, so their
-    difference says nothing of the method. {} where nothing can be compared.
-
-    baseline   the paper's figure of plain decoding; None if it prints none
-    base       our row of plain decoding that `row` refers to
-    """
+    """Compute the change from plain decoding of the paper's figure (`baseline` its own) and of ours (`base` our row)
+    and, if both are of the same network, ours less theirs: of ratios themselves, else of the changes. {} without."""
     metric = paper["metric"]
     value = row.get(metric)
     if is_missing(value):
@@ -126,22 +121,21 @@ def compute_changes(
     if base is None or row is base or is_missing(base.get(metric)) or any(word in metric for word in APART):
         return {}
     ours = value - base[metric]
-    paper_change = None if baseline is None else paper["value"] - baseline
-    difference = ours - paper_change if is_same and paper_change is not None else None
-    return {"our_change": ours, "change": paper_change, "difference": difference}
+    theirs = None if baseline is None else paper["value"] - baseline
+    return {
+        "our_change": ours,
+        "change": theirs,
+        "difference": ours - theirs if is_same and theirs is not None else None,
+    }
 
 
 def join_published(
     papers: pd.DataFrame, summary: pd.DataFrame, sizes: Sizes, extra_rows: Sequence[SummaryRow] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Join the papers' figures with ours, a row for each pair of a published number and a matching cell.
-
-    change, our_change  from plain decoding: the paper's own in the same table, ours of the cell's reference
-    difference          see `compute_changes`
-    extra_rows          rows of ours that are of no cell: answers of the text model itself
-    networks            our models that are a paper's own network: its name there
-    """
+    """Join the papers' figures with ours, a row for each pair of a published number and a matching cell. extra_rows:
+    ours of no cell, answers of the text model itself; networks: our models that are a paper's own network, by its
+    name."""
     table = ["paper", "table", "model", "conditions", "metric"]
     baselines = {tuple(p[name] for name in table): p["value"] for p in list_records(papers[::-1]) if is_plain(p)}
     cells: list[SummaryRow] = [*list_records(summary), *extra_rows]
@@ -158,16 +152,13 @@ def join_published(
             base = by_key.get(row.get("reference")) if is_relative else None
             changes = compute_changes(paper, row, baseline, base, same_network)
             result.append({**paper, **ours, **changes})
-    return pd.DataFrame([*result, *list_networks_not_run(papers, result)], columns=COLUMNS)
-
-
-def list_networks_not_run(papers: pd.DataFrame, joined: Sequence[PaperRow]) -> list[dict[str, Any]]:
-    """List the printed numbers of networks that are not run, of the tables that have a row in `joined`, marked
-    NOT_RUN."""
-    tables = {(row["paper"], row["table"]) for row in joined}
-    run = {(row["paper"], row["table"], row["model"]) for row in joined}
-    rows = [row for row in list_records(papers) if (row["paper"], row["table"]) in tables]
-    return [{**row, "key": NOT_RUN} for row in rows if (row["paper"], row["table"], row["model"]) not in run]
+    # A table that has a row of ours shows what it prints of networks that are not run, too.
+    tables, run = ({tuple(row[n] for n in names) for row in result} for names in (table[:2], table[:3]))
+    for paper in list_records(papers):
+        network = tuple(paper[name] for name in table[:3])
+        if network[:2] in tables and network not in run:
+            result.append({**paper, "key": NOT_RUN})
+    return pd.DataFrame(result, columns=COLUMNS)
 
 
 def is_plain(paper: PaperRow) -> bool:

@@ -77,21 +77,17 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
     """List the marks of a figure by COLUMNS, one for each row and measure of `figure.y`; as `note` the options in which
     marks of one label differ. Without a definite x there is none. Settings keep their types: no 4.0 for 4, no NaN for
     None."""
-    marks: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
-    for spec, row in rows:
-        options = row["own options"] if "own options" in row else spec["options"]  # no device and prompts of a paper
-        marks.append((name_line(spec, figure.by), options, spec, row))
+    # Of a paper, marks differ by the options that it states, not by device and prompts.
+    marks = [(name_line(spec, figure.by), row.get("own options", spec["options"]), spec, row) for spec, row in rows]
     points = []
     for label, options, spec, row in marks:
-        differing = find_varying([line_options for name, line_options, *_ in marks if name == label])
-        noted = [n for n in sorted(differing) if n in options and n not in (figure.x, *figure.by)]
-        note = format_settings({n: options[n] for n in noted})
-        point: dict[str, Any] = {"source": source, "label": label, "note": note}
-        point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         x: Any = row.get(figure.x) if figure.x in labels else read_setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in labels):  # the paper does not say at which x
             continue
-        point["x"] = x
+        differing = find_varying([own_options for name, own_options, *_ in marks if name == label])
+        noted = [n for n in sorted(differing) if n in options and n not in (figure.x, *figure.by)]
+        point = {"source": source, "label": label, "note": format_settings({n: options[n] for n in noted}), "x": x}
+        point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         if figure.x in labels:
             down, up = find_interval(row, figure.x)
             point |= {"across_low": x - down, "across_high": x + up}

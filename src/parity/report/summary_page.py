@@ -6,18 +6,17 @@ from typing import Any
 
 import pandas as pd
 
-from parity.base.files import read_json
 from parity.experiment import paths
 from parity.experiment.made import is_made
 from parity.experiment.options import KINDS, options
 from parity.metrics.estimates import PERCENT
+from parity.report import cost
 from parity.report.answers import answer_questions, find_largest
 from parity.report.blocks import (
     Entry,
     Gallery,
     Section,
     Sides,
-    Table,
     Terms,
     Words,
     cut_caption,
@@ -28,16 +27,6 @@ from parity.report.blocks import (
 )
 from parity.report.collect import Gathered, follows_plain, group_same, name_group
 from parity.report.continuous import describe_baseline
-from parity.report.cost import (
-    AXIS,
-    Stretch,
-    draw_gains,
-    find_fastest,
-    format_near,
-    format_range,
-    measure_cost,
-    read_gpu_cost,
-)
 from parity.report.figures import draw_gain_bars, draw_speed, draw_speed_by_distance, plot
 from parity.report.front_table import ABOUT, IMAGE_COLUMNS, make_columns, show_budgets
 from parity.report.images import make_thumbnail
@@ -46,7 +35,6 @@ from parity.report.settings import NAMED, SummaryRow, explain_decoder, find_vary
 from parity.report.shared_sections import label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
-GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PROMPTS = 4  # prompts whose images are on the first screen
 
 
@@ -88,27 +76,11 @@ def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
     body += [Sides([[by_distance], [make_gallery(g, rows), *describe_same(rows)]]), *show_budgets(first)]
     body.append(table._replace(caption=caption))
     by_passes = plot("speed-by-passes", "Speed against passes", draw_speed(first, "nfe"), BY_PASSES)
-    gpu = g.files.local / GPU
-    costs = measure_cost(first), read_gpu_cost(read_json(gpu)) if gpu.is_file() else None
-    machines = [cost for cost in costs if cost is not None]
-    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
+    machines = cost.list_machines(first, g.files.local / cost.GPU)
+    drawn = cost.draw_gains(first, machines)
+    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", drawn, cost.BY_COST)
     body.append(Sides([[by_passes], [by_cost]]))
-    body += [show_fastest(stretches)] if (stretches := find_fastest(first)) else []
-    return [*body, Terms([pair for pair in answers if pair not in above])]
-
-
-def show_fastest(stretches: list[Stretch]) -> Table:
-    """Show which lossless method is the fastest for which cost of a pass, and which others may be as fast."""
-    columns = [
-        Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
-        Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
-        Column("Predicted", lambda r: Entry(f"{format_range(*r['gains'])} times plain decoding")),
-        Column("May be as fast", lambda r: Entry(r["rivals"], style="text")),
-    ]
-    rows = [
-        {**s._asdict(), "method": s.row["method"], "role": s.row["role"], "rivals": format_near(s)} for s in stretches
-    ]
-    return show_table(rows, columns, FASTEST)
+    return [*body, *cost.show_fastest(first), Terms([pair for pair in answers if pair not in above])]
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
@@ -209,19 +181,6 @@ BY_DISTANCE = (
 BY_PASSES = (
     "Speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes a pass."
     " Pale marks: predicted. Broken line: plain decoding."
-)
-BY_COST = (
-    f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
-    f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
-    f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
-    " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
-    " pass over this many tokens was, their cost is extended in a line."
-)
-FASTEST = (
-    "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
-    " computes beside its networks is left out, and trees compute more: a GPU may have another order"
-    " (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than their error, and for"
-    " which costs."
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
