@@ -25,7 +25,7 @@ from parity.experiment.cells import Cell
 from parity.experiment.options import KINDS, claimant, declaration, find_plain_method, is_coupled
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import ASKED, Config, EqualitySpec, FigureSpec
-from parity.experiment.study import list_measures
+from parity.experiment.study import list_measures, list_speeds, metrics
 from parity.metrics.continuous_cost import LARGEST
 from parity.metrics.estimates import (
     Estimate,
@@ -214,6 +214,11 @@ class Gathered:
         it."""
         rows = self.select_rows(kind)
         return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
+
+
+def list_declared(kind: str) -> dict[str, tuple[str, str, str]]:
+    """List the figures of a kind of model as declared: label, unit and direction by name."""
+    return {name: words for own in (*metrics(kind).values(), list_speeds(kind)) for name, words in own.items()}
 
 
 def label_measures(kind: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ import pandas as pd
 from parity.experiment.decoders import get_short_name, read_decoder
 from parity.experiment.made import is_made
 from parity.experiment.options import declaration
-from parity.experiment.study import metrics
 from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
 from parity.report import tables
 from parity.report.anysubset import describe_task
@@ -23,6 +22,7 @@ from parity.report.collect import (
     find_effect_of_interest,
     group_same,
     list_changes,
+    list_declared,
     name_group,
 )
 from parity.report.cost import BUDGETS, select_best_within
@@ -145,7 +145,7 @@ def is_judged_here(rows: Sequence[SummaryRow]) -> bool:
 
 def name_figure(kind: str, figure: str, judged_here: bool = False) -> str:
     """Write the name of a figure of quality; if `judged_here`, with the small network trained here that measures it."""
-    name = next((figures[figure][0] for figures in metrics(kind).values() if figure in figures), figure)
+    name = list_declared(kind).get(figure, (figure,))[0]
     return SCENES.get(figure, name) if judged_here and kind != "anysubset" else name
 
 

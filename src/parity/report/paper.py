@@ -41,7 +41,7 @@ from parity.report.blocks import (
     is_missing,
     list_records,
 )
-from parity.report.collect import RELATIVE, label_measures
+from parity.report.collect import RELATIVE, label_measures, list_declared
 from parity.report.figures import plot
 from parity.report.page import build_page
 from parity.report.published import PaperRow, parse_settings, read_published
@@ -148,8 +148,8 @@ def show_table(found: Sequence[Found], caption: str) -> Table:
 
 def name_metric(kind: str, metric: str) -> str:
     """Name a metric in the heading of a column."""
-    figures = {n: f[0] for own in (*study.metrics(kind).values(), study.list_speeds(kind)) for n, f in own.items()}
-    name = (figures | RELATIVE).get(metric, metric.replace("_", " "))
+    names = {figure: words[0] for figure, words in list_declared(kind).items()} | RELATIVE
+    name = names.get(metric, metric.replace("_", " "))
     return name[:1].upper() + name[1:]
 
 

@@ -122,11 +122,8 @@ def compute_changes(
         return {}
     ours = value - base[metric]
     theirs = None if baseline is None else paper["value"] - baseline
-    return {
-        "our_change": ours,
-        "change": theirs,
-        "difference": ours - theirs if is_same and theirs is not None else None,
-    }
+    difference = ours - theirs if is_same and theirs is not None else None
+    return {"our_change": ours, "change": theirs, "difference": difference}
 
 
 def join_published(

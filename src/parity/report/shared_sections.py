@@ -8,7 +8,7 @@ import yaml
 
 from parity.experiment.checks import make_slug
 from parity.experiment.schema import FigureSpec
-from parity.experiment.study import format_label, list_speeds, metrics, parse_source
+from parity.experiment.study import format_label, parse_source
 from parity.metrics.estimates import PERCENT
 from parity.metrics.export import FIGURES
 from parity.report import study_figures, tables
@@ -26,7 +26,7 @@ from parity.report.blocks import (
     list_records,
     pack,
 )
-from parity.report.collect import Gathered, label_measures
+from parity.report.collect import Gathered, label_measures, list_declared
 from parity.report.figures import draw_extra, encode_figure, plot
 from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
@@ -56,8 +56,7 @@ def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
 def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Yield a table of the measured figures that are not in `shown`, but times: those of separate jobs do not
     compare."""
-    measures = (*metrics(kind).values(), list_speeds(kind))
-    meanings = FIGURES | {name: meaning for figures in measures for name, meaning in figures.items()}
+    meanings = FIGURES | list_declared(kind)
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
     names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
     if names:
