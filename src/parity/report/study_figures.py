@@ -28,25 +28,25 @@ LEVELS = ("speedup", "perplexity_ratio")  # these are ratios to plain decoding, 
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
 COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
 Labels = Mapping[str, str]  # by measure the label of its axis
-SpecAndRow = tuple[dict[str, Any], dict[str, Any]]
+Mark = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # specification, row, options that tell marks apart
 
 
 # --- the data of a figure
 
 
-def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[SpecAndRow]:
-    """Yield specification and summary row of each cell that `figure.where` admits, of those that have the measure x;
-    over a setting x without controls, which repeat the reference's setting."""
+def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[Mark]:
+    """Yield specification, summary row and options of each cell that `figure.where` admits and that has the measure x;
+    over a setting x without controls."""
     for row in list_records(rows):
         spec = read_spec(row)
         is_repeated = over_setting and row["role"] == "control"  # a control repeats the reference's setting
         if is_shown(figure.where, spec) and not is_repeated and (over_setting or pd.notna(row.get(figure.x))):
-            yield spec, row
+            yield spec, row, spec["options"]
 
 
-def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]:
-    """Yield specification and row of each line of the paper's tables that `figure.where` admits, a measure a column. A
-    row's "own options" are the stated options alone; the specification's include the conditions."""
+def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[Mark]:
+    """Yield specification, row (a measure a column) and stated options of each line of the paper's tables that
+    `figure.where` admits; the specification's options include the conditions."""
     paper, tables = parse_source(figure.paper)
     columns = ["kind", "paper", "table", "model", "method", "options", "conditions"]
     printed = papers[(papers["paper"] == paper) & papers["table"].isin(tables)]
@@ -58,7 +58,7 @@ def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAn
         spec = {**row, "options": conditions | options, "sampling": sampling}
         if is_shown(figure.where, spec):
             measures = dict(zip(group["metric"], group["value"], strict=True))
-            yield spec, {**conditions, **row, **measures, "own options": options}
+            yield spec, {**conditions, **row, **measures}, options
 
 
 def name_line(spec: dict[str, Any], by: list[str]) -> str:
@@ -73,12 +73,11 @@ def name_line(spec: dict[str, Any], by: list[str]) -> str:
     return " ".join(words) or spec["method"]
 
 
-def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], labels: Labels) -> pd.DataFrame:
+def list_points(figure: FigureSpec, source: str, rows: Iterable[Mark], labels: Labels) -> pd.DataFrame:
     """List the marks of a figure by COLUMNS, one for each row and measure of `figure.y`; as `note` the options in which
     marks of one label differ. Without a definite x there is none. Settings keep their types: no 4.0 for 4, no NaN for
     None."""
-    # Of a paper, marks differ by the options that it states, not by device and prompts.
-    marks = [(name_line(spec, figure.by), row.get("own options", spec["options"]), spec, row) for spec, row in rows]
+    marks = [(name_line(spec, figure.by), options, spec, row) for spec, row, options in rows]
     points = []
     for label, options, spec, row in marks:
         x: Any = row.get(figure.x) if figure.x in labels else read_setting(spec, figure.x)
