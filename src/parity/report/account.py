@@ -20,7 +20,7 @@ from parity.experiment.papers import PAPERS, Experiment, list_experiments
 from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import ASKED, Config
 from parity.report.blocks import list_records
-from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes
+from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes, list_studies
 from parity.report.published import PaperRow, is_match, list_answers, parse_settings, read_published
 
 NUMBER = ("paper", "table", "model", "method", "options", "conditions", "metric", "value")  # tell a printed number
@@ -150,18 +150,12 @@ def list_candidates(paper: PaperRow, key: str, experiments: Sequence[Planned]) -
     """List the experiments that are to make a printed number: those that name its table and run the paper's networks,
     or else embedded ones; without a table all of its paper; of no paper of PAPERS those with a figure of it."""
     if key not in [name for name, _ in PAPERS.values()]:
-        figures = [(p, f.paper) for p in experiments for kind in KINDS for f in list_figures(p, kind)]
+        figures = [(p, f.paper) for p in experiments for kind in KINDS for f in list_studies(p.config, kind)]
         return list({id(p): p for p, source in figures if source.partition(",")[0] == paper["paper"]}.values())
     own = [p for p in experiments if p.experiment.paper == key]
     table = str(paper["table"]).replace("Fig. ", "Figure ")
     naming = [p for p in own if table in p.experiment.references]
     return [p for p in naming if p.experiment.is_published] or naming or own
-
-
-def list_figures(planned: Planned, kind: str) -> list[Any]:
-    """List the study figures of an experiment for a kind of model."""
-    section = getattr(planned.config, KINDS[kind])
-    return [] if section is None else section.study
 
 
 def find_maker(

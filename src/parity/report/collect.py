@@ -205,15 +205,17 @@ class Gathered:
         rows = self.summary[self.summary["kind"] == kind]
         return {label: by_key[key] for label, key in zip(rows["label"], rows["key"], strict=True)}
 
-    def list_studies(self, kind: str) -> list[FigureSpec]:
-        """List the study figures that the configuration asks for, of a kind of model."""
-        return getattr(self.settings, KINDS[kind]).study
-
     def find_baseline(self, kind: str) -> str:
         """Find the name of the variant that is a kind's baseline in place of plain decoding; "" where plain decoding is
         it."""
         rows = self.select_rows(kind)
         return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
+
+
+def list_studies(settings: Config, kind: str) -> list[FigureSpec]:
+    """List the study figures that a configuration asks for, of a kind of model."""
+    section = getattr(settings, KINDS[kind])
+    return [] if section is None else section.study
 
 
 def list_declared(kind: str) -> dict[str, tuple[str, str, str]]:

@@ -41,7 +41,7 @@ from parity.report.blocks import (
     is_missing,
     list_records,
 )
-from parity.report.collect import RELATIVE, label_measures, list_declared
+from parity.report.collect import RELATIVE, label_measures, list_declared, list_studies
 from parity.report.figures import plot
 from parity.report.page import build_page
 from parity.report.published import PaperRow, parse_settings, read_published
@@ -188,7 +188,7 @@ def make_figure_sections(runs: Sequence[Run], printed: pd.DataFrame, page: Path)
 
 def draw_figures(run: Run, kind: str, printed: pd.DataFrame) -> Iterator[Plot | Words]:
     """Draw the study figures of an experiment for a kind of model, those that its run has cells for."""
-    figures = account.list_figures(run.planned, kind)
+    figures = list_studies(run.planned.config, kind)
     if run.summary is None or not figures or kind not in set(run.summary["kind"]):
         return
     rows = run.summary[run.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)

@@ -26,7 +26,7 @@ from parity.report.blocks import (
     list_records,
     pack,
 )
-from parity.report.collect import Gathered, label_measures, list_declared
+from parity.report.collect import Gathered, label_measures, list_declared, list_studies
 from parity.report.figures import draw_extra, encode_figure, plot
 from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
@@ -75,7 +75,7 @@ def name_protocol(rows: list[dict[str, Any]]) -> str:
 
 def make_study_sections(g: Gathered) -> list[Section]:
     """Make the section of the figures that the configuration asks for; [] if it asks for none."""
-    body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in g.list_studies(kind)]
+    body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in list_studies(g.settings, kind)]
     return [Section("study", "Study", STUDY, *body)] if body else []
 
 
@@ -102,7 +102,9 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
     """Draw a figure over each setting in `swept` (its measures, and the paper's table or "") that takes three values or
     more, except those that the study shows."""
-    figures = study_figures.find_sweeps(g.select_rows(kind), swept, {figure.x for figure in g.list_studies(kind)})
+    figures = study_figures.find_sweeps(
+        g.select_rows(kind), swept, {figure.x for figure in list_studies(g.settings, kind)}
+    )
     return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
 
@@ -161,7 +163,7 @@ FROM_PLAIN = {
 def select_worth_showing(g: Gathered) -> pd.Series:
     """Mark the published rows shown at once: those of the study's tables, or else those that compare with ours."""
     rows = g.published
-    sources = [parse_source(f.paper) for kind in g.kinds for f in g.list_studies(kind) if f.paper]
+    sources = [parse_source(f.paper) for kind in g.kinds for f in list_studies(g.settings, kind) if f.paper]
     if sources:
         shown = {(paper, table) for paper, table_names in sources for table in table_names}
         pairs = zip(rows["paper"], rows["table"], strict=True)
