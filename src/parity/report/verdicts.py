@@ -5,7 +5,7 @@ continuous tokens is judged on mixtures, whose distribution is known, and beside
 distribution of one token is sampled."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -187,11 +187,6 @@ class Scope(NamedTuple):
     tokens: int = 0  # how many tokens a run decodes
 
 
-def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Write the options in `names` as text: "window 8, branches 2"."""
-    return format_settings({name: options[name] for name in names}, " ")
-
-
 def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
     """List how many tokens each model has on which a layer's tests were run, a number a model."""
     return list({r["model"]: r["tokens"] for r in rows if r["layer"] == layer and r["verdict"] != "not run"}.values())
@@ -243,24 +238,22 @@ def describe_long(rows: Sequence[Row], rejected: bool) -> str:
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """Make the changes to the verdict `judged`, from the rows of its tests, that say how far it reaches.
+    """Make the changes to the verdict `judged` that say how far it reaches: no further than the shortest of a layer's
+    models, on which alone all of its tests were run.
 
-    value           the verdict, with what was tested and what was not
-    pill            the verdict in a few words; scope: how far it reaches, in a line
-    tested_options  JSON of the options of the exact layer
-    tested_models   what the exact and the long layer ran on
+    scope           where and at which options it holds, in a line; reach: what was tested and what was not
+    tested_options  JSON of the options of the exact layer; tested_models: what the exact and the long layer ran on
     own_options     "tested" if all of the decoder's own were, on models of known distribution; "not tested" if not
-    reach           what was tested and what was not, as a sentence
-
-    A layer reaches as far as the shortest of its models: on it alone all of its tests were run.
     """
     exact, long = find_lengths(rows, "exact"), find_lengths(rows, "long")
     option, largest = scope.longest
+    long_rows = [r for r in rows if r["layer"] == "long"]
     p = judged["p_decoders"].get("long")
     rejected = p is not None and p <= alpha
     names = [k for k in scope.options if scope.exact is not None and exact and scope.options[k] != scope.exact.get(k)]
-    cut = list_options(scope.exact or {}, names)  # the options that the exact layer changed, as it ran them
-    own = list_options(scope.options, names) or (f"{option} {largest}" if option else "its own options")
+    # The options that the exact layer changed, as it ran them and as the cell did.
+    cut, own = (format_settings({n: of[n] for n in names}, " ") for of in (scope.exact or {}, scope.options))
+    own = own or (f"{option} {largest}" if option else "its own options")
     by_exact = bool(exact) and not cut and largest <= min(exact)  # the exact layer ran the decoder's own options
     by_long = p is not None and 2 * largest <= min(long)  # the long layer ran them, on models twice as long as a pass
     tested = []
@@ -268,9 +261,9 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if exact:
         tested.append(f"joint distribution tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
-        outcome = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
+        outcome = "not tested" if p is None else describe_long(long_rows, rejected)
         tested.append(f"{own} tested on {describe_models(long)}: {outcome}")
-    for r in (r for r in rows if r["layer"] == "long" and r["test"] == "tail" and r["repeat"] == 0):
+    for r in (r for r in long_rows if r["test"] == "tail" and r["repeat"] == 0):
         bound = format_number(r["effect"], 2)
         tested.append(f"{r['model']} in float32 draws tokens of next to no probability at most {bound} of the time")
     if layers := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
@@ -284,7 +277,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if by_long and max(long) < scope.tokens:
         tokens = f"up to {max(long)} of {scope.tokens} tokens"
     on_exact = describe_exact(value, exact, cut, scope.kind) if exact else ""
-    shift = find_shift([r for r in rows if r["layer"] == "long"])
+    shift = find_shift(long_rows)
     outcome = "no difference" if shift is None else f"nothing beyond {format_number(shift, 2)} a token"
     if rejected or value.kind == "lossy":
         outcome = "rejected" if rejected else "not rejected"
