@@ -50,12 +50,11 @@ def format_difference(figure: Estimate | None) -> str:
 
 
 def join_change(a: str, b: str) -> str:
-    """Write a value that may have changed: "a → b", or the value itself."""
     return a if a == b else f"{a} → {b}"
 
 
 def list_cells(pair: Pair, z: float) -> list[str]:
-    """Write a pair of rows as texts, one for each of HEADS. z: standard errors beyond which a figure is changed."""
+    """Write a pair of rows as texts, one for each of HEADS; z as of `find_changed`."""
     changed = ", ".join(pair.find_changed(z)) or "no"
     verdict = join_change(*(format_text(row.get("pill")) or "not tested" for row in (pair.a, pair.b)))
     passes = join_change(*map(format_figure, pair.passes))
@@ -82,7 +81,6 @@ def make_quality_table(pairs: list[Pair], labels: Mapping[str, str], title: str)
 
 
 def make_tables(comparison: Comparison) -> Iterator[Table]:
-    """Yield for each kind of model a table of verdicts and costs, and one of quality where that differs."""
     for kind, section in KINDS.items():
         if pairs := [pair for pair in comparison.pairs if pair.b["kind"] == kind]:
             yield make_table(pairs, comparison.z, section.capitalize())

@@ -36,11 +36,9 @@ class Results:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of model in the folder."""
         return [kind for kind in KINDS if any(row["kind"] == kind for row in self.rows.values())]
 
     def records_of(self, row: Mapping[str, Any]) -> pd.DataFrame:
-        """Select the records of a row, sorted by id, without columns that it has nothing in."""
         chosen = self.records[self.records["key"] == row["key"]].sort_values("id", kind="stable")
         return chosen.dropna(axis=1, how="all").reset_index(drop=True)
 
@@ -74,8 +72,6 @@ def identify(row: Mapping[str, Any]) -> Identity:
 
 @dataclass
 class Pair:
-    """The same row of two folders, a and b."""
-
     a: dict[str, Any]
     b: dict[str, Any]
     records_a: pd.DataFrame
@@ -83,12 +79,11 @@ class Pair:
 
     @property
     def label(self) -> str:
-        """The row's name on the page of b."""
         return str(self.b.get("label") or self.b["method"])
 
     @cached_property
     def passes(self) -> tuple[Estimate, Estimate]:
-        """Passes of an image or text in a and b, of vectors calls one after another; missing without records that count
+        """Passes of an image or text in a and b, of vectors calls one after another; missing without records of
         them."""
         a, b = (mean_by_prompt(frame, self.count) for frame in (self.records_a, self.records_b))
         return a, b
@@ -102,8 +97,7 @@ class Pair:
 
     @cached_property
     def passes_difference(self) -> Estimate:
-        """Passes of b less those of a: by prompt if both have the same, else from the errors of both; missing if one
-        is."""
+        """Passes of b less those of a: by prompt if both have the same, else from the errors of both."""
         a, b = self.records_a, self.records_b
         if any(passes.missing for passes in self.passes):
             return Estimate()
@@ -138,7 +132,6 @@ class Pair:
                 yield figure, "A" if a.missing else "B"
 
     def has_same_machine(self) -> bool:
-        """Return whether both rows name their machine, and the same one."""
         return not is_missing(self.a.get("machine")) and self.a["machine"] == self.b.get("machine")
 
     def find_changed(self, z: float) -> list[str]:
@@ -159,8 +152,6 @@ def mean_by_prompt(frame: pd.DataFrame, column: str) -> Estimate:
 
 @dataclass
 class Comparison:
-    """Two results folders, row by row."""
-
     a: Results
     b: Results
     pairs: list[Pair]

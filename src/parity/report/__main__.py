@@ -28,7 +28,6 @@ FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
 
 
 def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
-    """Order a frame with some columns before the others."""
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
@@ -43,8 +42,7 @@ def add_missing_figures(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Gather the results of an experiment and write its tables, records and pages. Raises ParityError without a
-    file."""
+    """Gather an experiment's results and write its tables, records and pages. Raises ParityError without a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])

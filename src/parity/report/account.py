@@ -111,7 +111,6 @@ def describe_model(planned: Planned, name: str) -> str:
 
 
 def list_lines(entry: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the values of an entry as lines, their keys joined by dots."""
     for name, value in entry.items():
         if isinstance(value, Mapping):
             yield from list_lines(value, f"{prefix}{name}.")
@@ -179,7 +178,6 @@ def find_maker(
 
 
 def plan_all(folder: Path, paper: str = "") -> list[Planned]:
-    """Plan all experiment files of a folder, or those of one paper by its key."""
     return [plan_experiment(experiment, folder.parents[1]) for experiment in list_experiments(folder, paper)]
 
 

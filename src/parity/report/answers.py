@@ -110,7 +110,6 @@ def describe_predictions(rows: list[dict[str, Any]]) -> str:
 
 
 def format_interval(figure: Estimate) -> str:
-    """Write a figure's interval in brackets; "" where there is none."""
     return "" if figure.low is None else f" ({PERCENT} interval {figure.low:.2f} to {figure.high:.2f})"
 
 

@@ -52,7 +52,6 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on text: verdicts and tables, figures over settings."""
     yield Section("text", "Text: methods", TEXT, shared.show_verdicts(g, KIND, VERDICTS), READING, *show_tasks(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", SWEEPS, *plots)

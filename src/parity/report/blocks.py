@@ -20,7 +20,6 @@ LONGEST = 300  # a caption on the page is cut to this many characters
 
 
 def list_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Convert a frame's rows to dicts."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
@@ -164,7 +163,6 @@ class Section:
 
 
 def walk_blocks(body: Sequence[Any]) -> Iterator[Any]:
-    """Yield blocks in the order of the page, each followed by the blocks inside it."""
     for block in body:
         yield block
         if isinstance(block, Details):

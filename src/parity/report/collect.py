@@ -77,19 +77,16 @@ class Files:
 
     @cached_property
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """Text tasks by key."""
         return {t["key"]: t for t in cells.list_text_tasks(self.settings)} if "anysubset" in self.kinds else {}
 
     def read_json(self, path: str) -> Any:
-        """Read a JSON file by its path below `root`."""
         return read_json(self.root / path)
 
     def read_decoded(self, cell: Cell, *names: str) -> dict[str, np.ndarray]:
-        """Read these columns of all shards of a cell (`decode.shard_io`); one that they lack is left out."""
+        """Read these columns of all shards of a cell; one that they lack is left out."""
         return read_columns([self.root / p for p in paths.pieces(self.settings, cell, "shards")], names)
 
     def read_provenance(self, cell: Cell) -> dict[str, Any]:
-        """Read how a cell was decoded, of its first shard."""
         return read_provenance(self.root / paths.pieces(self.settings, cell, "shards")[0])
 
     def count_tokens(self, cell: Cell) -> int:
@@ -158,8 +155,7 @@ class Files:
         return columns
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
-        """Yield the tests of each cell of a kind: on models of known distribution, then by layer, on its own seed and
-        again."""
+        """Yield the tests of each cell of a kind: on models of known distribution, then by layer."""
         declared = {kind: layers.read_layers(kind)}
         kind_cells = [c for c in self.cells if c.kind == kind]
         repetitions = [c for c in kind_cells if c.role == "again"]
@@ -179,8 +175,6 @@ class Files:
 
 @dataclass
 class Gathered:
-    """All that a page is made of."""
-
     settings: Config
     files: Files
     kinds: list[str]  # kinds of model that have cells
@@ -200,14 +194,12 @@ class Gathered:
         return self.summary[self.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
 
     def map_cells(self, kind: str) -> dict[str, Cell]:
-        """Map the label of each cell of a kind to the cell."""
         by_key = {c.key: c for c in self.files.cells}
         rows = self.summary[self.summary["kind"] == kind]
         return {label: by_key[key] for label, key in zip(rows["label"], rows["key"], strict=True)}
 
     def find_baseline(self, kind: str) -> str:
-        """Find the name of the variant that is a kind's baseline in place of plain decoding; "" where plain decoding is
-        it."""
+        """Find the variant that is a kind's baseline in place of plain decoding, by name; "" without."""
         rows = self.select_rows(kind)
         return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
 
@@ -379,7 +371,6 @@ def gather(
 
 
 def tabulate_tests(tests: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Tabulate tests, a row each; without one the table has the columns that the page reads."""
     return pd.DataFrame(tests) if tests else pd.DataFrame(columns=TESTS)
 
 
@@ -410,8 +401,7 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether rows that drew the same tokens drew plain decoding's: one is coupled to its noise, and not
-    lossy."""
+    """Return whether rows that drew the same drew plain decoding's: one is coupled to its noise and not lossy."""
     coupled = [r for r in rows if is_coupled(r["kind"], r["method"], parse_settings(r["options"]))]
     return bool(coupled) and all(r.get("verdict_kind") != "lossy" for r in coupled)
 
@@ -455,7 +445,6 @@ def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool
 
 
 def list_too_few(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
-    """List a row's figures that are too uncertain to show an effect of interest."""
     return [name for name in QUALITY if is_too_few(row, name, margins)]
 
 
@@ -492,5 +481,4 @@ def list_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def list_moved(row: Mapping[str, Any], reach: float) -> list[str]:
-    """List the figures of quality that moved from the reference's by more than `reach` standard errors."""
     return [name for name, (change, error) in list_changes(row).items() if abs(change) > reach * error]

@@ -43,8 +43,7 @@ PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
 def predict_seconds(row: SummaryRow) -> Entry:
-    """Predict the seconds of an image with MAR-H on an A100 from PLACE, CALL and ROW, without calls of a draft
-    model."""
+    """Predict the seconds of an image with MAR-H on an A100 from PLACE, CALL and ROW; not with a draft model."""
     counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
     if row.get("drafted") or any(is_missing(v) for v in counts):
         return Entry("not predicted", "", "none")
@@ -116,7 +115,6 @@ SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "s
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on continuous tokens: verdicts, tables and images; sweeps of settings; tests of one token."""
     table = shared.show_verdicts(g, KIND, VERDICTS)
     yield Section("continuous", "Continuous tokens: methods", VECTORS, *describe_baseline(g), table, *show_groups(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
@@ -167,8 +165,7 @@ def show_groups(g: Gathered) -> Iterator[Any]:
 
 
 def list_ratios(g: Gathered) -> pd.DataFrame:
-    """Tabulate medians of the log likelihood ratios and of the distance, logarithms of mean ratios, and mean
-    acceptance."""
+    """Tabulate medians of log likelihood ratios and distance, logarithms of mean ratios, and mean acceptance."""
     result = []
     for label, cell in g.map_cells(KIND).items():
         if cell_ratios := g.ratios.get(cell.key):
@@ -182,8 +179,7 @@ def list_ratios(g: Gathered) -> pd.DataFrame:
 
 
 def list_one_token_tests(g: Gathered) -> pd.DataFrame:
-    """Tabulate what the teacher-forced tests of one token's distribution found, a row a decoder, repetitions left
-    out."""
+    """Tabulate what the teacher-forced tests of one token's distribution found, without repetitions."""
     result = []
     rows = shared.label_tests(g)
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]

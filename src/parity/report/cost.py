@@ -45,7 +45,6 @@ class PassCost:
     source: str  # the machine that the curve is of
 
     def interpolate(self, n: float) -> float:
-        """Compute the cost of a pass over n nodes, in passes over one."""
         if n <= self.nodes[-1] or len(self.nodes) == 1:
             return float(np.interp(n, self.nodes, self.costs))
         return 1 + (self.costs[-1] - 1) * (n - 1) / (self.nodes[-1] - 1)
@@ -60,8 +59,7 @@ def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
 
 
 def measure_cost(rows: pd.DataFrame) -> PassCost | None:
-    """Fit this machine's curve to the columns `nodes_per_pass` and `pass_cost` by isotonic least squares; None
-    without."""
+    """Fit this machine's curve to `nodes_per_pass` and `pass_cost` by isotonic least squares; None without them."""
     points = rows.reindex(columns=["nodes_per_pass", "pass_cost"]).astype(float).dropna()
     by_nodes = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass")["pass_cost"]
     if not len(by_nodes):
@@ -102,7 +100,6 @@ def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
 
 
 def read_number(row: Mapping[str, Any], name: str, default: float = math.nan) -> float:
-    """Read a figure of a row; `default` where it is missing."""
     return default if is_missing(row.get(name)) else float(row[name])
 
 
@@ -183,7 +180,6 @@ def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], low: f
 
 
 def is_lossless(row: Mapping[str, Any]) -> bool:
-    """Return whether a method claims to be lossless and was not found lossy."""
     return row.get("claim") == "lossless" and row.get("verdict_kind") != "lossy"
 
 
@@ -291,7 +287,6 @@ def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing
 
 
 def show_fastest(rows: pd.DataFrame) -> list[Table]:
-    """Show which lossless method is the fastest for which cost of a pass, and which others may be as fast."""
     columns = [
         Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
         Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),

@@ -40,7 +40,6 @@ def show_time(row: SummaryRow) -> Entry:
 
 
 def show_batch(row: SummaryRow) -> Entry:
-    """Show how many images were decoded at once, and how many batches were timed."""
     entry = show_number(row.get("batch"))
     return entry if is_missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
 
@@ -92,7 +91,6 @@ SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "net
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on images: images, quality, passes and time, where decoders gain, verdicts."""
     rows = g.select_rows(KIND)
     clouds = [
         plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)

@@ -67,7 +67,6 @@ def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: st
 
 
 def encode_figure(figure: Figure) -> str:
-    """Encode the figure as an SVG data URI, the same bytes for the same data."""
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", bbox_inches="tight", dpi=144, metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
@@ -101,23 +100,19 @@ def number_decoders() -> dict[str, int]:
 
 
 def choose_look(rows: pd.DataFrame) -> Look:
-    """Map the label of each summary row to its colour and marker."""
     return choose_styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
-    """Mark the rows of plain decoding, the reference and its control, by True."""
     return rows["role"].isin(["reference", "control"])
 
 
 def shade(colour: str, share: float) -> str:
-    """Make a colour lighter by a share, or darker if it is negative; returns it in hex."""
     rgb = np.array(to_rgb(colour))
     return to_hex(tuple(rgb * (1 + share) if share < 0 else rgb + (1 - rgb) * share))
 
 
 def wrap_label(name: str, width: int = 30) -> str:
-    """Wrap a label on lines of about `width` letters, broken at spaces alone."""
     return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 
@@ -186,7 +181,6 @@ SPEED_AXES = {  # by column of the x axis its label and ticks
 
 
 def split_by_verdict(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield each kind of verdict that rows have, its colour and these rows."""
     kinds = rows["verdict_kind"].where(rows["verdict_kind"].isin(VERDICTS), NOT_DECIDED)
     for kind, colour in VERDICTS.items():
         if (kinds == kind).any():
@@ -194,8 +188,7 @@ def split_by_verdict(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFram
 
 
 def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
-    """Draw `gain` (times fewer `count` than plain decoding) as a bar a method in the colour of its verdict, with its
-    TV."""
+    """Draw `gain` (times fewer `count` than plain decoding) as a bar a method in the colour of its verdict."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
     data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
@@ -312,8 +305,7 @@ def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str]) -> Drawing | N
 
 @dataclass(frozen=True)
 class Extra:
-    """A figure with its data: of a line x, y, perhaps low and high; of a histogram value; `label` tells several
-    apart."""
+    """A figure with its data: of a line x, y, perhaps low and high; of a histogram value; perhaps `label`."""
 
     name: str  # the name of its CSV file: lower-case letters, digits and dashes
     title: str

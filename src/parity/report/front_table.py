@@ -62,7 +62,6 @@ ALONE = "a single prompt has no error"  # the reason why a figure is known and i
 
 
 def find_reference(g: Gathered, row: SummaryRow) -> dict[str, Any]:
-    """Find the summary row of plain decoding that a row is compared with."""
     return list_records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
@@ -90,12 +89,10 @@ def show_predicted_gain(row: SummaryRow) -> Entry:
 
 
 def show_task(row: SummaryRow) -> Entry:
-    """Show a text task's name, beneath it its settings in words."""
     return Entry(row["task"].capitalize(), describe_task(row["task"], parse_settings(row["settings"])))
 
 
 def show_verdict(row: SummaryRow) -> Entry:
-    """Show the verdict, and where it was reached, or why there is none."""
     return tables.show_pill(row)._replace(detail=format_text(row.get("scope")) or format_text(row.get("note")))
 
 
@@ -298,7 +295,6 @@ IMAGE_COLUMNS = [
 
 
 def make_columns(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> list[Column]:
-    """Make the columns of the front table of texts or of vectors."""
     batches = {r["batch"] for r in rows if not is_missing(r.get("batch"))}
     batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
     change = name_figure(kind, choose_main_figure(g, kind), is_judged_here(rows))

@@ -195,8 +195,7 @@ def describe_column(c: Column, order: np.ndarray, base: Column, sheet: int) -> d
 
 
 def is_sliding_window(n_kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
-    """Return whether the tokens evaluated, nodes [n], are those of a window of this size that moves on by what was
-    kept."""
+    """Return whether the tokens evaluated, nodes [n], are of a window of this size that moves on by what was kept."""
     for row, total in zip(n_kept, nodes.tolist(), strict=True):
         starts = np.concatenate([[0], np.cumsum(row)[:-1]])
         if np.minimum(window, sum(row) - starts).sum() != total:

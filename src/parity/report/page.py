@@ -45,7 +45,6 @@ def load_templates() -> jinja2.Environment:
 
 
 def list_sections(gathered: Gathered) -> list[Section]:
-    """List every section of the report in order."""
     sections = [summary_page.make_verdicts_section(gathered), *shared_sections.make_study_sections(gathered)]
     for kind in gathered.kinds:
         sections += import_module(f"parity.report.{kind}").make_sections(gathered)

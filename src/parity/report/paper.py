@@ -64,8 +64,6 @@ class Run(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A printed number and ours."""
-
     paper: PaperRow
     experiment: str  # the file that makes it
     value: float | None
@@ -73,7 +71,6 @@ class Found(NamedTuple):
 
 
 def read_run(planned: account.Planned, folder: Path) -> Run:
-    """Read the tables of an experiment's report in a folder."""
 
     def read(name: str) -> pd.DataFrame | None:
         """Read a table; None where it is not there, or has no line."""
@@ -125,7 +122,6 @@ def show_ours(metric: str, value: Any, row: Mapping[str, Any]) -> Entry:
 
 
 def show_table(found: Sequence[Found], caption: str) -> Table:
-    """Show the numbers of a printed table: a line for each network, method and conditions, a column for each metric."""
     metrics = list(dict.fromkeys(f.paper["metric"] for f in found))
     lines: dict[tuple[Any, ...], dict[str, Found]] = {}
     for f in found:
@@ -147,7 +143,6 @@ def show_table(found: Sequence[Found], caption: str) -> Table:
 
 
 def name_metric(kind: str, metric: str) -> str:
-    """Name a metric in the heading of a column."""
     names = {figure: words[0] for figure, words in list_declared(kind).items()} | RELATIVE
     name = names.get(metric, metric.replace("_", " "))
     return name[:1].upper() + name[1:]
@@ -179,7 +174,6 @@ def link_reports(runs: Sequence[Run], page: Path) -> Links:
 
 
 def make_figure_sections(runs: Sequence[Run], printed: pd.DataFrame, page: Path) -> Iterator[Section]:
-    """Yield the section of each experiment's study figures, drawn from its summary."""
     for run in runs:
         name, of = run.planned.experiment.file.stem, ", ".join(run.planned.experiment.references)
         if plots := [block for kind in KINDS for block in draw_figures(run, kind, printed)]:
@@ -187,7 +181,6 @@ def make_figure_sections(runs: Sequence[Run], printed: pd.DataFrame, page: Path)
 
 
 def draw_figures(run: Run, kind: str, printed: pd.DataFrame) -> Iterator[Plot | Words]:
-    """Draw the study figures of an experiment for a kind of model, those that its run has cells for."""
     figures = list_studies(run.planned.config, kind)
     if run.summary is None or not figures or kind not in set(run.summary["kind"]):
         return
@@ -210,7 +203,6 @@ def make_overview(found: Sequence[Found], runs: Sequence[Run], failed: Sequence[
 
 
 def tabulate(found: Sequence[Found]) -> pd.DataFrame:
-    """Tabulate printed numbers and ours, a line each."""
     columns = [*SAME, "metric", "value"]
     rows = [{n: f.paper[n] for n in columns} | {"ours": f.value, "experiment": f.experiment} for f in found]
     lacks = ["" if f.value is not None else f.entry.detail for f in found]

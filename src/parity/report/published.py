@@ -29,7 +29,6 @@ OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # if a paper does not st
 
 
 def read_published(files: Sequence[Path]) -> pd.DataFrame:
-    """Read the published numbers of all CSV files as one table, a number a row."""
     papers = [pd.read_csv(f, keep_default_na=False) for f in files]
     return pd.concat(papers, ignore_index=True) if papers else pd.DataFrame(columns=COLUMNS[:9])
 
@@ -68,7 +67,6 @@ def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
 
 
 def count_tokens_per_step(row: SummaryRow, sizes: Sizes) -> float:
-    """Count the tokens of an image that a row's method draws in each of its iterations."""
     return float(sizes[row["model"]]["length"] / parse_settings(row["options"])["iterations"])
 
 
@@ -97,8 +95,7 @@ def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float
 
 
 def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> list[SummaryRow]:
-    """Find our rows beside a published number: of images all that match, of others the one most alike that has the
-    figure."""
+    """Find our rows beside a published number: of images all that match, of others the most alike with the figure."""
     described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
@@ -159,7 +156,6 @@ def join_published(
 
 
 def is_plain(paper: PaperRow) -> bool:
-    """Return whether a published row is of plain decoding, its unstated options being the defaults."""
     kind, method = paper["kind"], paper["method"]
     return method in methods(kind) and is_plain_decoding(
         kind, method, options(kind, method, {}) | parse_settings(paper["options"])

@@ -39,8 +39,7 @@ def list_settings(row: SummaryRow) -> dict[str, Any]:
 
 
 def read_spec(row: SummaryRow) -> dict[str, Any]:
-    """Read a summary row back as a specification for `experiment.study.read_setting`, a task's settings among
-    `options`."""
+    """Read a summary row back as a specification for `study.read_setting`, a task's settings among `options`."""
     names = [name for name in ("kind", "method", *COLUMNS) if not is_missing(row.get(name))]
     spec = {"task_kind" if name == "task" else name: row[name] for name in names}
     options = parse_settings(row.get("settings")) | parse_settings(row["options"])

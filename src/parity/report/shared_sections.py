@@ -54,8 +54,7 @@ def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
-    """Yield a table of the measured figures that are not in `shown`, but times: those of separate jobs do not
-    compare."""
+    """Yield a table of the measured figures that are not in `shown`, but times, which do not compare between jobs."""
     meanings = FIGURES | list_declared(kind)
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
     names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
@@ -74,14 +73,12 @@ def name_protocol(rows: list[dict[str, Any]]) -> str:
 
 
 def make_study_sections(g: Gathered) -> list[Section]:
-    """Make the section of the figures that the configuration asks for; [] if it asks for none."""
     body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in list_studies(g.settings, kind)]
     return [Section("study", "Study", STUDY, *body)] if body else []
 
 
 def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
-    """Draw a study figure over cells of one kind, with the published numbers of its paper; a sentence if no cell
-    belongs."""
+    """Draw a study figure over cells of one kind, with its paper's numbers; a sentence if no cell belongs to it."""
     labels = label_measures(kind)
     drawn = study_figures.draw_study(figure, rows, g.papers[g.papers["kind"] == kind], labels)
     if drawn is None:
@@ -174,7 +171,6 @@ def select_worth_showing(g: Gathered) -> pd.Series:
 
 
 def make_published_section(g: Gathered) -> Section:
-    """Make the section of published figures: those worth showing, and all of them on request."""
     names = dict(zip(g.summary["key"], g.summary["label"], strict=True))
     first = select_worth_showing(g)
     body: list[Any] = []
@@ -212,7 +208,6 @@ def make_equality_section(g: Gathered) -> Section:
 
 
 def label_tests(g: Gathered) -> pd.DataFrame:
-    """Label each row of the tests by the name that it is judged under."""
     rows = g.equality
     labels = {(v["kind"], v["key"]): v["label"] for v in list_records(g.verdicts)}
     return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
@@ -241,7 +236,6 @@ STRONGEST = (
 
 
 def make_observations_sections(g: Gathered) -> list[Section]:
-    """Make the section of figures whose data were made elsewhere; [] without such figures."""
     drawn = [(e, encode_figure(draw_extra(e))) for e in g.extras]
     body = [Plot(e.name, e.title, uri, e.caption, e.data, e.title) for e, uri in drawn]
     return [Section("observations", "What methods rest on", OBSERVED, *body, separate=True)] if body else []
@@ -260,7 +254,6 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def make_environment_section(g: Gathered) -> Section:
-    """Make the section of machine, versions and seeds, and of the configuration as YAML."""
     config = g.settings.model_dump(mode="json", exclude_unset=True)
     code = Words(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "code")
     body = Terms(list(flatten(g.environment))), Words("Configuration", "heading"), code
@@ -271,6 +264,5 @@ MADE_BY = "The commit, machine, versions, seeds and configuration that produced 
 
 
 def make_closing_sections(g: Gathered) -> list[Section]:
-    """Make the sections that come last: published figures, tests, observations, environment."""
     sections = [make_published_section(g), make_equality_section(g)]
     return [*sections, *make_observations_sections(g), make_environment_section(g)]

@@ -118,7 +118,6 @@ def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a setting is a number; True and False are not."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
@@ -298,7 +297,6 @@ def find_separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
     """Find settings that distinguish cells of one method and `x`: in turn, each that tells further cells apart."""
 
     def count_places(names: list[str]) -> int:
-        """Count the combinations of values that x, the method and these settings take."""
         return len({json.dumps([read_setting(s, n) for n in (x, "method", *names)]) for s in specs})
 
     flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in specs]

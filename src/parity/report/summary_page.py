@@ -39,7 +39,6 @@ PROMPTS = 4  # prompts whose images are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
-    """Make the front section: for each kind of model a table, figures, images, and answers to a reader's questions."""
     body: list[Any] = []
     for kind in g.kinds:
         rows = order_methods(g, kind)
@@ -133,7 +132,6 @@ def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
 
 
 def is_like(row: SummaryRow, base: SummaryRow) -> bool:
-    """Return whether two rows decode the same model under the same sampling settings."""
     return (row["model"], row["sampling"]) == (base["model"], base["sampling"])
 
 
@@ -223,8 +221,7 @@ def make_command(typed: str, target: str) -> str:
 
 
 def make_files_section(g: Gathered) -> Section:
-    """Make the section that names every file, and the command of each cell. No links: they break when a page is
-    copied."""
+    """Make the section of files and commands. Names are no links, which break when a page is copied."""
     typed = g.environment.get("run", {}).get("command", "")
     folders = {c.key: paths.folder(c) for c in g.files.cells}
     columns = [

@@ -83,12 +83,10 @@ def show_estimate(figure: Estimate) -> Entry:
 
 
 def show_number(value: Any, digits: int = 4, absent: Entry = ABSENT) -> Entry:
-    """Format a figure without an error as a table entry, `absent` if it is missing."""
     return absent if is_missing(value) else Entry(format_number(value, digits))
 
 
 def show_percent(share: Estimate) -> Entry:
-    """Format a share as percent, with its standard error beneath."""
     if is_missing(share.value):
         return ABSENT
     text = f"{100 * share.value:.{0 if share.value >= 0.1 or share.value == 0 else 1}f}%"
@@ -96,7 +94,6 @@ def show_percent(share: Estimate) -> Entry:
 
 
 def show_ratio(value: Any) -> Entry:
-    """Format a ratio, as "1.25×"."""
     return ABSENT if is_missing(value) else Entry(f"{value:.2f}×")
 
 
@@ -109,7 +106,7 @@ def show_bound(value: Any) -> Entry:
 
 
 def show_pill(row: SummaryRow, *columns: str) -> Entry:
-    """Show a row's verdict in a few words in its colour, beneath it the row's note and the texts in `columns`."""
+    """Show a row's verdict in its colour, beneath it the row's note and the texts in `columns`."""
     detail = "; ".join(filter(None, (format_text(row.get(name)) for name in ("note", *columns))))
     style = KINDS.get(format_text(row.get("verdict_kind")), "none")
     return Entry(format_text(row.get("pill"), NOT_RUN), detail, f"chip {style}")
@@ -165,7 +162,6 @@ def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
 
 
 def is_mismatch(row: SummaryRow) -> bool:
-    """Return whether the verdict contradicts the claim."""
     return not is_missing(row.get("mismatch")) and bool(row["mismatch"])
 
 
@@ -216,7 +212,6 @@ def show_runs(row: SummaryRow, name: str) -> Entry | None:
 
 
 def show_share(name: str) -> Maker:
-    """Make a function that shows the share `name` of a row as percent."""
     return lambda row: show_percent(estimate_of(row, name))
 
 
@@ -233,7 +228,6 @@ def show_p_values(name: str) -> Maker:
 
 
 def show_text(name: str, detail: str = "") -> Maker:
-    """Make a function that shows the text in column `name` of a row, beneath it that in `detail`."""
     return lambda row: Entry(format_text(row.get(name), "any"), format_text(row.get(detail)), "text")
 
 
@@ -264,7 +258,6 @@ def state_claim(row: SummaryRow) -> str:
 
 
 def show_claim(row: SummaryRow) -> Entry:
-    """Show what is claimed and by whom, beneath it whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
     return Entry(state_claim(row), *((broken, "wrong") if is_mismatch(row) else ()))
 
@@ -277,7 +270,6 @@ def show_label(row: SummaryRow) -> Entry:
 
 
 def show_fewer(row: SummaryRow) -> Entry:
-    """Show how many times fewer passes than plain decoding a row took: 1 / `nfe_ratio`."""
     return show_ratio(1 / row.get("nfe_ratio", math.nan))
 
 
@@ -297,7 +289,6 @@ def doubt_speed(row: SummaryRow, name: str) -> str:
 
 
 def count_cores(row: SummaryRow) -> int:
-    """Count the cores of the machine that a row was timed on; 0 where it is not known."""
     match = re.search(r"(\d+) cores", format_text(row.get("machine")))
     return int(match[1]) if match else 0
 
@@ -344,7 +335,6 @@ METHOD = Column("Method", show_label, "the method, the options in which its vari
 
 
 def make_verdict_columns(alpha: float) -> list[Column]:
-    """Make the columns of a table of verdicts. alpha: the level of tests and bounds."""
     bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on each small model"
     return [
         METHOD,
@@ -389,7 +379,6 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
 
 
 def show_seed(row: SummaryRow) -> Entry:
-    """Show the seed of a test, beneath it which repetition it is."""
     return show_optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
 
@@ -444,8 +433,7 @@ def show_equality(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def select_strongest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select per decoder and layer its first-run test of the smallest p, "rejected" if any is, with the number of
-    `tests`."""
+    """Select per decoder and layer its first-run test of the smallest p, "rejected" if any is, and count `tests`."""
     result = []
     for _, group in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
         p = group["p_holm"].astype(float).fillna(group["p_value"].astype(float))

@@ -41,8 +41,6 @@ class Tested(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What a cell's rows are judged by."""
-
     key: str
     label: str
     counts: bool = True  # whether this cell's rows are judged
@@ -163,7 +161,6 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
-    """Make the column `note` of a cell that no layer tested: why."""
     is_enumerable = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
     reasons = [] if is_enumerable else ["with these options it does not run on the small models of known distribution"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
@@ -193,19 +190,16 @@ def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
 
 
 def describe_range(lengths: Sequence[int]) -> str:
-    """Describe tokens of models: "64", or "64 to 256"."""
     low, high = min(lengths), max(lengths)
     return f"{low}" if low == high else f"{low} to {high}"
 
 
 def describe_models(lengths: Sequence[int]) -> str:
-    """Describe models and their tokens: "6 models of 4 to 5 tokens"."""
     return f"{len(lengths)} model{'s' * (len(lengths) > 1)} of {describe_range(lengths)} tokens"
 
 
 def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
-    """Describe on which models the exact layer reached its verdict. options: those that the layer changed, "" if
-    none."""
+    """Describe on which models the exact layer reached its verdict. options: those that it changed, or ""."""
     models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
     conditions = f"({describe_range(lengths)} tokens{f', {options}' if options else ''})"
     if value.kind == "lossy":
@@ -215,8 +209,7 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
 
 
 def find_shift(rows: Sequence[Row]) -> float | None:
-    """Find the largest shift of probability per token that the finest test of some long model would miss; None
-    without."""
+    """Find the largest shift of probability per token that the finest test of some long model would miss."""
     finest: dict[str, float] = {}
     for r in rows:
         if r["repeat"] == 0 and r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
