@@ -21,7 +21,8 @@ from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import ASKED, Config
 from parity.report.blocks import list_records
 from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes, list_studies
-from parity.report.published import PaperRow, is_match, list_answers, parse_settings, read_published
+from parity.report.published import PaperRow, is_match, list_answers, read_published
+from parity.report.settings import parse_settings
 
 NUMBER = ("paper", "table", "model", "method", "options", "conditions", "metric", "value")  # tell a printed number
 COLUMNS = [*NUMBER, "experiment", "reason"]

@@ -49,7 +49,11 @@ def list_sections(gathered: Gathered) -> list[Section]:
     for kind in gathered.kinds:
         sections += import_module(f"parity.report.{kind}").make_sections(gathered)
     sections += anysubset.make_accuracy_sections(gathered)
-    return [*sections, *shared_sections.make_closing_sections(gathered), summary_page.make_files_section(gathered)]
+    return [
+        *sections, shared_sections.make_published_section(gathered), shared_sections.make_equality_section(gathered),
+        *shared_sections.make_observations_sections(gathered), shared_sections.make_environment_section(gathered),
+        summary_page.make_files_section(gathered),
+    ]  # fmt: skip
 
 
 def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> dict[str, list[tuple[str, str]]]:

@@ -23,6 +23,7 @@ from parity.base.command import add_arguments, run_command
 from parity.base.errors import ConfigError
 from parity.base.files import publish
 from parity.experiment import study
+from parity.experiment.checks import make_slug
 from parity.experiment.config_overlay import overlay_config
 from parity.experiment.nested_runs import find_results, run_files
 from parity.experiment.options import KINDS
@@ -44,8 +45,8 @@ from parity.report.blocks import (
 from parity.report.collect import RELATIVE, label_measures, list_declared, list_studies
 from parity.report.figures import plot
 from parity.report.page import build_page
-from parity.report.published import PaperRow, parse_settings, read_published
-from parity.report.shared_sections import make_slug
+from parity.report.published import PaperRow, read_published
+from parity.report.settings import parse_settings
 
 SAME = ("paper", "table", "model", "method", "options", "conditions")  # printed numbers that agree in these are a line
 LINE = ("model", "method", "options", "conditions")

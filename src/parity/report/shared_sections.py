@@ -261,8 +261,3 @@ def make_environment_section(g: Gathered) -> Section:
 
 
 MADE_BY = "The commit, machine, versions, seeds and configuration that produced these numbers."
-
-
-def make_closing_sections(g: Gathered) -> list[Section]:
-    sections = [make_published_section(g), make_equality_section(g)]
-    return [*sections, *make_observations_sections(g), make_environment_section(g)]
