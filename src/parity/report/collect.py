@@ -94,12 +94,11 @@ class Files:
         first = self.root / paths.pieces(self.settings, cell, "shards")[0]
         return read_columns([first], ("tokens",))["tokens"].shape[1]
 
-    def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
-        """Read a cell's images, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
+    def read_pixels(self, cell: Cell, first: int) -> np.ndarray:
+        """Read the `first` of a cell's images, uint8 [n, H, W, 3], from as few files as hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "images"):
-            missing = None if first is None else first - sum(map(len, read))
-            if missing != 0:
+            if missing := first - sum(map(len, read)):
                 read.append(read_arrays(self.root / piece)["pixels"][:missing])
         return np.concatenate(read)  # a copy, so that the other images of a file are not kept
 
@@ -110,10 +109,6 @@ class Files:
     def read_top1(self, cell: Cell) -> np.ndarray:
         """Read the largest probability [n, L] of the target's distribution of each token of a cell."""
         return read_arrays(self.root / paths.probs(cell), ("top1",))["top1"]
-
-    def read_records(self, cell: Cell) -> pd.DataFrame:
-        """Read a row per image or text of a cell, without columns that have a list a row."""
-        return read_table(self.root / paths.folder(cell) / "records.parquet")
 
     def join_records(self, path: Path) -> None:
         """Write the records of all cells but repetitions to one file."""
@@ -272,7 +267,10 @@ def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
     """Compute the summary row and records of each cell of a kind but repetitions. ratios: likelihood ratios by key."""
     kind_cells = [c for c in files.cells if c.kind == kind and not c.is_repetition]
-    records = {c.key: files.read_records(c).sort_values("id", kind="stable") for c in kind_cells}
+    records = {}  # a row per image or text, without columns that have a list a row
+    for cell in kind_cells:
+        table = read_table(files.root / paths.folder(cell) / "records.parquet")
+        records[cell.key] = table.sort_values("id", kind="stable")
     speeds = files.read_speeds()
     rows = []
     for cell in kind_cells:
