@@ -66,7 +66,7 @@ def make_accuracy_sections(g: Gathered) -> Iterator[Section]:
 
 def show_tasks(g: Gathered) -> Iterator[Any]:
     """Yield for each task and its settings a table of what the methods cost and wrote, and each method's first text."""
-    first_texts = g.records.groupby("key")["text"].first()
+    cells = {c.key: c for c in g.files.cells}
     for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(str(task).capitalize(), "heading")
         not_run = task_rows["passed_why"].dropna().unique() if "passed_why" in task_rows else ()
@@ -75,7 +75,8 @@ def show_tasks(g: Gathered) -> Iterator[Any]:
         columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *task_columns, *COLUMNS]
         yield show_table(rows, columns, describe_task(str(task), parse_settings(settings)))
         yield from shared.show_other_figures(KIND, rows, SHOWN)
-        texts = Terms([(row["label"], first_texts[row["key"]]) for row in rows if row["role"] != "control"])
+        shown = [row for row in rows if row["role"] != "control"]
+        texts = Terms([(row["label"], g.files.read_records(cells[row["key"]])["text"].iloc[0]) for row in shown])
         yield Details("What the methods wrote for the first row", [texts])
 
 

@@ -110,6 +110,10 @@ class Files:
         """Read the largest probability [n, L] of the target's distribution of each token of a cell."""
         return read_arrays(self.root / paths.probs(cell), ("top1",))["top1"]
 
+    def read_records(self, cell: Cell) -> pd.DataFrame:
+        """Read a row per image or text of a cell, sorted by id, without columns that have a list a row."""
+        return read_table(self.root / paths.folder(cell) / "records.parquet").sort_values("id", kind="stable")
+
     def join_records(self, path: Path) -> None:
         """Write the records of all cells but repetitions to one file."""
         kept = [c for kind in self.kinds for c in self.cells if c.kind == kind and not c.is_repetition]
@@ -176,7 +180,6 @@ class Gathered:
     summary: pd.DataFrame  # a row per cell, without repetitions and further runs
     equality: pd.DataFrame  # a row per test of a method
     verdicts: pd.DataFrame  # a verdict for each name under which tests are judged
-    records: pd.DataFrame  # a row per decoded image or text, without columns that have a list a row
     papers: pd.DataFrame  # every number that papers publish
     published: pd.DataFrame  # published numbers that match a cell, joined with our figures
     environment: dict[str, Any]
@@ -264,13 +267,10 @@ def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any
     return {name.replace(single, "speedup", 1): v for name, v in columns.items() if name.startswith(single)} | columns
 
 
-def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
-    """Compute the summary row and records of each cell of a kind but repetitions. ratios: likelihood ratios by key."""
+def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> list[dict[str, Any]]:
+    """Compute the summary row of each cell of a kind but repetitions. ratios: likelihood ratios by key."""
     kind_cells = [c for c in files.cells if c.kind == kind and not c.is_repetition]
-    records = {}  # a row per image or text, without columns that have a list a row
-    for cell in kind_cells:
-        table = read_table(files.root / paths.folder(cell) / "records.parquet")
-        records[cell.key] = table.sort_values("id", kind="stable")
+    records = {c.key: files.read_records(c) for c in kind_cells}
     speeds = files.read_speeds()
     rows = []
     for cell in kind_cells:
@@ -298,7 +298,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     reach = compute_critical_z(rows, files.settings.equality.alpha)
     for row in rows:
         row["moved"] = " ".join(list_moved(row, reach))
-    return rows, [frame.assign(key=key) for key, frame in records.items()]
+    return rows
 
 
 NEEDED = ("kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind", "label")
@@ -334,14 +334,13 @@ def gather(
     files = Files(settings, [kind for kind in cells.kinds(settings) if kind in (only or KINDS)], root, local or root)
     cell_by_key = {cell.key: cell for cell in files.cells}
     summary: list[dict[str, Any]] = []
-    records: list[pd.DataFrame] = []
     equality: list[dict[str, Any]] = []
     verdicts: list[dict[str, Any]] = []
     ratios: dict[str, Any] = {}
     for kind in files.kinds:
         tested = list(files.find_tests(kind))
         ratios |= {t.cell.key: t.results["ratios"] for t in tested if t.results.get("ratios")}
-        rows, cell_records = summarize(files, kind, ratios)
+        rows = summarize(files, kind, ratios)
         tokens = {cell.key: files.count_tokens(cell) for cell in files.cells if cell.kind == kind}
         labels = {row["key"]: row["label"] for row in rows}
         tests, judged, verdict_by_key = judge_tests(settings, tested, labels, tokens)
@@ -350,7 +349,6 @@ def gather(
             verdict = add_run(row, verdict)
             row |= {name: verdict.get(name) for name in JUDGED}
         summary += sorted(rows, key=rank_row)
-        records += cell_records
         equality += [{"kind": kind, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
     # an experiment that only asks its models has no cell, and so no row
@@ -362,7 +360,6 @@ def gather(
     return Gathered(
         settings, files, [kind for kind in files.kinds if kind in set(table["kind"])], table,
         tabulate_tests(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True) if records else table[["key"]],
         paper_rows, published.join_published(paper_rows, table, sizes, answers, networks),
         describe_environment(files), ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
