@@ -267,12 +267,9 @@ def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing
     for machine in machines:
         x = machine.interpolate(AXIS)
         ax.axvline(x, color=GREYS[0], lw=0.9, ls=":")
-        look: dict[str, Any] = {
-            "xycoords": ("data", "axes fraction"),
-            "textcoords": "offset points",
-            "annotation_clip": True,
-        }
-        ax.annotate(f"{machine.source}, {x:.1f}", (x, 0.02), (3, 0), size=8, rotation=90, **look)
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        label = f"{machine.source}, {x:.1f}"
+        ax.annotate(label, (x, 0.02), (3, 0), size=8, rotation=90, annotation_clip=True, **place)
     largest_gain = 1.25 * max(1, data["gain"].max())
     ax.set(xscale="log", yscale="log", xlim=(1, LARGEST), ylim=(0.5, largest_gain))
     ticks = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)

@@ -99,12 +99,10 @@ def show_verdict(row: SummaryRow) -> Entry:
 def show_method(row: SummaryRow) -> Entry:
     """Show a row's name with its mark, beneath it what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" if tables.is_mismatch(row) and row["claim"] != "lossy" else ""
-    about = describe_method(row)
+    name, about = format_text(row.get("name"), "any"), describe_method(row)
     if row["role"] == "reference":
-        return Entry(format_text(row.get("name"), "any"), "plain decoding", "name", about)
-    return Entry(
-        format_text(row.get("name"), "any"), tables.state_claim(row) + broken, "name", about, tables.find_mark(row)
-    )
+        return Entry(name, "plain decoding", "name", about)
+    return Entry(name, tables.state_claim(row) + broken, "name", about, tables.find_mark(row))
 
 
 def describe_method(row: SummaryRow) -> str:

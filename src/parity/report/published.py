@@ -99,9 +99,8 @@ def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> l
     described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
-    return [
-        max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row, sizes)))
-    ]
+    metric = paper["metric"]
+    return [max(described, key=lambda row: (not is_missing(row.get(metric)), *rate_likeness(paper, row, sizes)))]
 
 
 def compute_changes(

@@ -99,9 +99,8 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
     """Draw a figure over each setting in `swept` (its measures, and the paper's table or "") that takes three values or
     more, except those that the study shows."""
-    figures = study_figures.find_sweeps(
-        g.select_rows(kind), swept, {figure.x for figure in list_studies(g.settings, kind)}
-    )
+    asked = {figure.x for figure in list_studies(g.settings, kind)}
+    figures = study_figures.find_sweeps(g.select_rows(kind), swept, asked)
     return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
 
