@@ -46,7 +46,7 @@ from parity.report.cost import (
     select_best_within,
 )
 from parity.report.figures import draw_speed_by_distance
-from parity.report.front_table import make_image_columns
+from parity.report.front_table import IMAGE_COLUMNS
 from parity.report.order import order_images
 from parity.report.tables import BUSY, Column, find_mark
 
@@ -160,7 +160,7 @@ def format_images(t: pd.DataFrame) -> str:
     docs/headline.svg, if single images were timed, and puts it above."""
     is_drawn = draw_headline(t, ROOT / "docs/headline.svg")
     rows = order_images(t[t["kind"] == "discrete"])
-    table = format_entries(rows, make_speed_columns(rows))
+    table = format_entries(rows, SPEED_COLUMNS)
     table = table.replace(" on small models", "").replace("| Verdict |", "| Verdict, on small models |")
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
@@ -172,16 +172,7 @@ def format_images(t: pd.DataFrame) -> str:
 def format_few(t: pd.DataFrame) -> str:
     """Write the page's front table of images for the methods in FEW."""
     rows = order_images(t[t["kind"] == "discrete"])
-    return format_entries([row for row in rows if row["label"] in FEW], make_speed_columns(rows))
-
-
-def make_speed_columns(rows: list[dict[str, Any]]) -> list[Column]:
-    """Make the columns of image methods in which timed speeds and predicted ones are apart."""
-    return [
-        *make_image_columns(rows)[:4],
-        Column("One image, timed", show_timed, ""),
-        Column("the same, predicted", lambda row: Entry(f"{row['speedup_single_predicted']:.2f}×"), ""),
-    ]
+    return format_entries([row for row in rows if row["label"] in FEW], SPEED_COLUMNS)
 
 
 def show_timed(row: dict[str, Any]) -> Entry:
@@ -194,6 +185,13 @@ def show_timed(row: dict[str, Any]) -> Entry:
         else f"{row['speedup_single_low']:.2f} to {row['speedup_single_high']:.2f}"
     )
     return Entry(f"{row['speedup_single']:.2f}×", interval)
+
+
+SPEED_COLUMNS = [  # of image methods: timed speeds and predicted ones apart
+    *IMAGE_COLUMNS[:4],
+    Column("One image, timed", show_timed, ""),
+    Column("the same, predicted", lambda row: Entry(f"{row['speedup_single_predicted']:.2f}×"), ""),
+]
 
 
 def format_entries(rows: list[dict[str, Any]], columns: list[Column]) -> str:

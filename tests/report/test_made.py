@@ -10,7 +10,7 @@ from parity.experiment import paths
 from parity.experiment.cells import cells
 from parity.report.answers import name_fastest
 from parity.report.collect import gather
-from parity.report.front_table import make_image_columns
+from parity.report.front_table import IMAGE_COLUMNS
 from parity.report.order import order_images
 from parity.report.page import write_page
 from parity.report.tables import show_speed, show_table
@@ -55,7 +55,7 @@ def test_the_page_says_what_is_reported_and_what_was_not_tested(tmp_path, undraw
     assert (row["label"], row["pill"], row["claimant"]) == ("theirs", "consistent", "makers")
     assert "not tested: the decoder on models whose distribution is known" in row["scope"]
     assert row["own_options"] == "not tested"
-    line = show_table([row], make_image_columns([row])).rows[0]
+    line = show_table([row], IMAGE_COLUMNS).rows[0]
     texts = [f"{entry.text} {entry.detail}" for entry in line]
     assert "1.90× as reported 2.50 s an image, in batches of 4, by its authors on an A100" in texts[-1]
     assert "not reported" in texts[2]

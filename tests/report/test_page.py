@@ -133,7 +133,8 @@ def test_a_false_claim_is_marked_and_a_lossy_one_is_not(built):
 def test_hostile_text_is_shown_and_never_acted_on(gathered, undrawn, monkeypatch):
     evil = HOSTILE[0] + HOSTILE[1] + HOSTILE[2]
     g = gathered
-    g.records = g.records.assign(caption=evil, text=evil)
+    read_records = g.files.read_records
+    monkeypatch.setattr(g.files, "read_records", lambda cell: read_records(cell).assign(text=evil))
     for frame, names in ((g.summary, ("label", "device", "note")), (g.equality, ("note", "model"))):
         for name in names:
             frame[name] = [HOSTILE[i % len(HOSTILE)] + str(i) for i in range(len(frame))]

@@ -140,15 +140,15 @@ def test_an_interval_too_wide_to_tell_is_grey():
     kid, sure = figures_of(64, kid=-0.080, kid_se=0.251), figures_of(50_000, kid=0.012, kid_se=0.001)
     assert is_too_few(kid, "kid", USUAL)
     assert not is_too_few(sure, "kid", USUAL)
-    entry = show_measured("kid", 1000)(add_too_few(kid))
+    entry = show_measured("kid")(add_too_few(kid))
     assert entry.style == "few"
-    assert "-80" in entry.text
-    table = show_table([add_too_few(kid), add_too_few(sure)], [Column("KID", show_measured("kid", 1000))])
+    assert "-0.08" in entry.text
+    table = show_table([add_too_few(kid), add_too_few(sure)], [Column("KID", show_measured("kid"))])
     assert table.caption == FEW
-    assert not show_table([add_too_few(sure)], [Column("KID", show_measured("kid", 1000))]).caption
-    assert show_measured("kid", 1000)(add_too_few(sure)).style == ""
+    assert not show_table([add_too_few(sure)], [Column("KID", show_measured("kid"))]).caption
+    assert show_measured("kid")(add_too_few(sure)).style == ""
     assert (
-        show_measured("kid", 1000)(add_too_few(kid) | {"moved": "kid"}).style == ""
+        show_measured("kid")(add_too_few(kid) | {"moved": "kid"}).style == ""
     )  # a difference that is significant is not greyed
     text = add_too_few(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
     assert show_measured("perplexity")(text).style == "few"

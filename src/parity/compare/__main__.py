@@ -13,36 +13,12 @@ from pathlib import Path
 from parity.base.command import run_command
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.compare.results import Comparison, Pair, compare_results, describe_cell_change, words_of
+from parity.compare.results import Comparison, Pair, compare_results, describe_cell_change
 from parity.experiment.options import KINDS
 from parity.experiment.study import list_measures
 from parity.metrics.estimates import PERCENT, Estimate
-from parity.report.blocks import Entry, Table, escape_controls
+from parity.report.blocks import Entry, Table, escape_controls, format_text
 from parity.report.page import load_templates
-
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{{ title }}</title>
-<style>
-{% include "style.css" %}
-</style>
-</head>
-<body>
-<header><h1>{{ title }}</h1></header>
-<main>
-{% for line in lines %}<p>{{ line }}</p>
-{% endfor %}
-{% for table in tables %}{{ draw(table) }}{% endfor %}
-</main>
-</body>
-</html>
-"""
-
 
 HEADS = (  # the headings of the table of costs, each with its meaning
     ("row", ""),
@@ -74,14 +50,13 @@ def format_difference(figure: Estimate | None) -> str:
 
 
 def join_change(a: str, b: str) -> str:
-    """Write a value that may have changed: "a → b", or the value itself."""
     return a if a == b else f"{a} → {b}"
 
 
 def list_cells(pair: Pair, z: float) -> list[str]:
-    """Write a pair of rows as texts, one for each of HEADS. z: standard errors beyond which a figure is changed."""
+    """Write a pair of rows as texts, one for each of HEADS; z as of `find_changed`."""
     changed = ", ".join(pair.find_changed(z)) or "no"
-    verdict = join_change(*(words_of(row, "pill") or "not tested" for row in (pair.a, pair.b)))
+    verdict = join_change(*(format_text(row.get("pill")) or "not tested" for row in (pair.a, pair.b)))
     passes = join_change(*map(format_figure, pair.passes))
     seconds = join_change(*map(format_figure, pair.seconds)) if pair.seconds else ""
     gap = format_difference(pair.passes_difference)
@@ -106,7 +81,6 @@ def make_quality_table(pairs: list[Pair], labels: Mapping[str, str], title: str)
 
 
 def make_tables(comparison: Comparison) -> Iterator[Table]:
-    """Yield for each kind of model a table of verdicts and costs, and one of quality where that differs."""
     for kind, section in KINDS.items():
         if pairs := [pair for pair in comparison.pairs if pair.b["kind"] == kind]:
             yield make_table(pairs, comparison.z, section.capitalize())
@@ -115,8 +89,7 @@ def make_tables(comparison: Comparison) -> Iterator[Table]:
 
 
 def summarize(comparison: Comparison) -> list[str]:
-    """Write sentences: how many rows changed, which rows and figures a folder lacks, whether columns may differ in
-    meaning, and why seconds are not compared."""
+    """Write sentences: how many rows changed, what a folder lacks, and what is not compared."""
     pairs = comparison.pairs
     changed = sum(bool(pair.find_changed(comparison.z)) for pair in pairs)
     lines = [f"A is {comparison.a.folder}, B is {comparison.b.folder}: {len(pairs)} rows in both, {changed} changed."]
@@ -124,7 +97,7 @@ def summarize(comparison: Comparison) -> list[str]:
         if labels:
             lines.append(f"Only in {folder}: {', '.join(labels)}.")
     lines += [*comparison.list_lacking(), *comparison.list_versions()]
-    machines = [tuple(words_of(row, "machine") or "an unnamed machine" for row in (p.a, p.b)) for p in pairs]
+    machines = [tuple(format_text(row.get("machine")) or "an unnamed machine" for row in (p.a, p.b)) for p in pairs]
     different = {names for names, pair in zip(machines, pairs, strict=True) if not pair.has_same_machine()}
     return lines + [f"Seconds are not compared: A ran on {a}, B on {b}." for a, b in sorted(different)]
 
@@ -162,7 +135,7 @@ def main() -> None:
     print_comparison(lines, tables)
     if a.out:
         title = f"Parity: {a.a} and {a.b}"
-        page = load_templates().from_string(PAGE).render(title=title, lines=lines, tables=tables)
+        page = load_templates().get_template("compare.html.j2").render(title=title, lines=lines, tables=tables)
         publish(a.out, page.encode())
         print(a.out)
 

@@ -15,12 +15,14 @@ from parity.base.errors import ParityError
 from parity.experiment.options import KINDS
 from parity.metrics.estimates import Estimate, estimate_of, mean_and_error, prompt_groups
 from parity.metrics.tables import read_table
-from parity.report.blocks import is_missing, list_records
+from parity.report.blocks import format_text, is_missing, list_records
 from parity.report.collect import QUALITY, compute_changes
 from parity.report.settings import parse_settings
 
 ALPHA = 0.05  # the chance that any figure of two folders that do not differ counts as changed (Bonferroni)
-SAME = ("model", "method", "options", "sampling", "cache", "batch", "role")  # paired rows agree in these columns
+# Paired rows agree in these columns.
+SAME = ("kind", "task", "model", "method", "options", "sampling", "cache", "batch", "role")
+COMPARED = (*QUALITY, "seconds_per_image")
 Identity = tuple[Any, ...]
 
 
@@ -34,12 +36,9 @@ class Results:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of model in the folder."""
         return [kind for kind in KINDS if any(row["kind"] == kind for row in self.rows.values())]
 
     def records_of(self, row: Mapping[str, Any]) -> pd.DataFrame:
-        """Select the records of a row, sorted by id, without columns that it has nothing in: without any, if it has no
-        records."""
         chosen = self.records[self.records["key"] == row["key"]].sort_values("id", kind="stable")
         return chosen.dropna(axis=1, how="all").reset_index(drop=True)
 
@@ -52,7 +51,9 @@ def read_results(folder: Path) -> Results:
     except (OSError, ValueError) as error:
         problem = " ".join(str(error).split())[:120]
         raise ParityError(f"{folder}: {problem}; allowed: a folder results/EXPERIMENT of a run") from None
-    if absent := sorted({"kind", *SAME[:3], "role", "key"} - set(summary)) or sorted({"id", "key"} - set(recorded)):
+    if absent := sorted({"kind", "model", "method", "options", "role", "key"} - set(summary)) or sorted(
+        {"id", "key"} - set(recorded)
+    ):
         raise ParityError(f"{folder}: no column {absent[0]!r}; allowed: a folder results/EXPERIMENT of a run")
     rows: dict[Identity, dict[str, Any]] = {}
     repeats: Counter[Identity] = Counter()
@@ -66,14 +67,11 @@ def read_results(folder: Path) -> Results:
 def identify(row: Mapping[str, Any]) -> Identity:
     """Return what a row shares with its counterpart in another folder: all settings but seed, prompts and sizes."""
     task = {name: value for name, value in parse_settings(row.get("settings")).items() if name != "rows"}
-    settings = (None if is_missing(row.get(name)) else str(row[name]) for name in SAME)
-    return (row["kind"], None if is_missing(row.get("task")) else row["task"], str(task), *settings)
+    return str(task), *(format_text(row.get(name)) for name in SAME)
 
 
 @dataclass
 class Pair:
-    """The same row of two folders, a and b."""
-
     a: dict[str, Any]
     b: dict[str, Any]
     records_a: pd.DataFrame
@@ -81,29 +79,25 @@ class Pair:
 
     @property
     def label(self) -> str:
-        """The row's name on the page of b."""
         return str(self.b.get("label") or self.b["method"])
 
     @cached_property
     def passes(self) -> tuple[Estimate, Estimate]:
-        """Passes of an image or text in a and in b, missing where no records count them; of vectors, calls one after
-        another."""
+        """Passes of an image or text in a and b, of vectors calls one after another; missing without records of
+        them."""
         a, b = (mean_by_prompt(frame, self.count) for frame in (self.records_a, self.records_b))
         return a, b
 
     @property
     def count(self) -> str:
         """The column that counts passes in the records of both or, if there is none, of one."""
-        in_a, in_b = (set(frame) for frame in (self.records_a, self.records_b))
-        named = [
-            name for columns in (in_a & in_b, in_a | in_b) for name in ("depth", "nfe", "passes") if name in columns
-        ]
-        return named[0] if named else "passes"
+        in_a, in_b = set(self.records_a), set(self.records_b)
+        found = (name for names in (in_a & in_b, in_a | in_b) for name in ("depth", "nfe", "passes") if name in names)
+        return next(found, "passes")
 
     @cached_property
     def passes_difference(self) -> Estimate:
-        """Passes of b less those of a: paired by prompt if both have the same prompts, else from the errors of both;
-        missing where one has none."""
+        """Passes of b less those of a: by prompt if both have the same, else from the errors of both."""
         a, b = self.records_a, self.records_b
         if any(passes.missing for passes in self.passes):
             return Estimate()
@@ -132,20 +126,19 @@ class Pair:
 
     def list_lacking(self) -> Iterator[tuple[str, str]]:
         """Yield each figure that only one of the two has, with the name of the other, "A" or "B"."""
-        named = {
-            name: (estimate_of(self.a, name), estimate_of(self.b, name)) for name in (*QUALITY, "seconds_per_image")
-        }
-        for figure, (a, b) in {"passes": self.passes, **named}.items():
+        figures = {name: tuple(estimate_of(row, name) for row in (self.a, self.b)) for name in COMPARED}
+        for figure, (a, b) in {"passes": self.passes, **figures}.items():
             if a.missing != b.missing:
                 yield figure, "A" if a.missing else "B"
 
     def has_same_machine(self) -> bool:
-        """Return whether both rows name their machine, and the same one."""
         return not is_missing(self.a.get("machine")) and self.a["machine"] == self.b.get("machine")
 
     def find_changed(self, z: float) -> list[str]:
         """Name what changed: the kind of verdict, and figures that differ by more than z standard errors."""
-        verdict = ["verdict"] if words_of(self.a, "verdict_kind") != words_of(self.b, "verdict_kind") else []
+        verdict = (
+            ["verdict"] if format_text(self.a.get("verdict_kind")) != format_text(self.b.get("verdict_kind")) else []
+        )
         return verdict + [name for name, (gap, error) in self.estimated.items() if abs(gap) > z * error]
 
 
@@ -157,15 +150,8 @@ def mean_by_prompt(frame: pd.DataFrame, column: str) -> Estimate:
     return Estimate(*mean_and_error(frame[column].to_numpy(float), groups))
 
 
-def words_of(row: Mapping[str, Any], column: str) -> str:
-    """Return a column's text; "" where there is none."""
-    return "" if is_missing(row.get(column)) else str(row[column])
-
-
 @dataclass
 class Comparison:
-    """Two results folders, row by row."""
-
     a: Results
     b: Results
     pairs: list[Pair]
@@ -186,24 +172,20 @@ class Comparison:
             yield f"Not compared: {figure} of {', '.join(rows)}, which {folder} lacks."
 
     def list_versions(self) -> Iterator[str]:
-        """Yield a sentence if the columns of the two folders are of different versions, and may mean other things."""
-        a, b = (self.describe_version(results) for results in (self.a, self.b))
+        """Yield a sentence if the columns of the two folders are of different versions (`collect.COLUMNS_VERSION`)."""
+        texts = []
+        for results in (self.a, self.b):
+            versions = sorted({format_text(row.get("columns_version")) for row in results.rows.values()})
+            texts.append(" and ".join(f"of version {v}" if v else "older than any version" for v in versions))
+        a, b = texts
         if a != b:
             yield f"Columns of A are {a}, of B {b}: one name may mean two figures; run both with one version of Parity."
-
-    @staticmethod
-    def describe_version(results: Results) -> str:
-        """Describe the version of a folder's columns (`collect.COLUMNS_VERSION`), which older results do not name."""
-        versions = {words_of(row, "columns_version") for row in results.rows.values()}
-        return " and ".join(
-            f"of version {version}" if version else "older than any version" for version in sorted(versions)
-        )
 
     def list_unpaired(self) -> Iterator[tuple[Path, list[str]]]:
         """Yield each folder with the labels of its rows that the other folder lacks."""
         for folder_results, counterpart in ((self.a, self.b), (self.b, self.a)):
             rows = [row for identity, row in folder_results.rows.items() if identity not in counterpart.rows]
-            yield folder_results.folder, [words_of(row, "label") or row["method"] for row in rows]
+            yield folder_results.folder, [format_text(row.get("label")) or row["method"] for row in rows]
 
 
 def compare_results(a: Path, b: Path) -> Comparison:
@@ -226,5 +208,8 @@ def describe_cell_change(pair: Pair) -> str:
     """Say in what a pair's cells differ (seed, n, dtype, else prompts or weights); "" if they are the same cell."""
     if pair.a["key"] == pair.b["key"]:
         return ""
-    names = [name for name in ("seed", "n", "dtype") if words_of(pair.a, name) != words_of(pair.b, name)]
-    return ", ".join(f"{n} {words_of(pair.a, n)} → {words_of(pair.b, n)}" for n in names) or "prompts or weights"
+    names = [name for name in ("seed", "n", "dtype") if format_text(pair.a.get(name)) != format_text(pair.b.get(name))]
+    return (
+        ", ".join(f"{n} {format_text(pair.a.get(n))} → {format_text(pair.b.get(n))}" for n in names)
+        or "prompts or weights"
+    )

@@ -20,16 +20,29 @@ from parity.base.files import publish
 from parity.experiment.checks import make_config
 from parity.experiment.options import KINDS
 from parity.report import published
-from parity.report.collect import TESTS, add_missing_figures, gather, order_columns
+from parity.report.collect import TESTS, gather
 from parity.report.page import write_page
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "claimant", "origin"]
 FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
 
 
+def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
+    return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
+
+
+def add_missing_figures(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add an empty column for each figure that no row has, before the column `<figure>_why` with the reason."""
+    frame = frame.copy()
+    for column in [name for name in map(str, frame) if name.endswith("_why")]:
+        figure = column.removesuffix("_why")
+        if figure not in frame:
+            frame.insert(list(frame).index(column), figure, None)
+    return frame
+
+
 def main() -> None:
-    """Gather the results of the experiment `--config` and write its tables, records and pages to the folder `--out`.
-    Raises ParityError if a result's file is missing."""
+    """Gather an experiment's results and write its tables, records and pages. Raises ParityError without a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])

@@ -20,8 +20,9 @@ from parity.experiment.papers import PAPERS, Experiment, list_experiments
 from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import ASKED, Config
 from parity.report.blocks import list_records
-from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes
-from parity.report.published import PaperRow, is_match, list_answers, parse_settings, read_published
+from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes, list_studies
+from parity.report.published import PaperRow, is_match, list_answers, read_published
+from parity.report.settings import parse_settings
 
 NUMBER = ("paper", "table", "model", "method", "options", "conditions", "metric", "value")  # tell a printed number
 COLUMNS = [*NUMBER, "experiment", "reason"]
@@ -84,8 +85,8 @@ def read_networks(file: Path) -> dict[str, list[str]]:
 def is_network(
     paper: PaperRow, planned: Planned, row: Mapping[str, Any], networks: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Return whether a summary row of an experiment is of the network and prompts of a printed number; a row without
-    a model, of its answers, stands for all. True on embedded models, which stand for any network."""
+    """Return whether a summary row is of the network and prompts of a printed number; one without a model stands for
+    all. Embedded models stand for any network."""
     if not planned.experiment.is_published:
         return True
     model, conditions = row.get("model"), parse_settings(paper["conditions"])
@@ -98,22 +99,19 @@ def is_network(
 
 
 def has_batch(paper: PaperRow, planned: Planned, row: Mapping[str, Any]) -> bool:
-    """Return whether a planned row has the batch of a printed number, if that states one. True on embedded models, of
-    which the nearest batch is shown."""
+    """Return whether a planned row has the batch that a printed number states; embedded models stand for any."""
     batch = parse_settings(paper["conditions"]).get("batch")
     return not planned.experiment.is_published or batch is None or row.get("batch") == batch
 
 
 def describe_model(planned: Planned, name: str) -> str:
-    """Describe a model of an experiment by its entry and its sizes, a line each: "files.target: mar-huge.safetensors",
-    "sizes.grid: 16"."""
+    """Describe a model of an experiment by its entry and its sizes, a line each: "sizes.grid: 16"."""
     spec = planned.config.models[name]
     sizes = weights.read_sizes(spec) if weights.find_kind(spec.family) != "anysubset" else {}
     return "".join(list_lines({**planned.raw["models"][name], "sizes": sizes}))
 
 
 def list_lines(entry: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the values of an entry as lines, their keys joined by dots."""
     for name, value in entry.items():
         if isinstance(value, Mapping):
             yield from list_lines(value, f"{prefix}{name}.")
@@ -150,21 +148,14 @@ def explain_missing(planned: Planned, row: Mapping[str, Any], metric: str) -> st
 
 def list_candidates(paper: PaperRow, key: str, experiments: Sequence[Planned]) -> list[Planned]:
     """List the experiments that are to make a printed number: those that name its table and run the paper's networks,
-    or else embedded ones; all of its paper for a number of no table; those with a figure of it for no paper of PAPERS.
-    key: the paper's."""
+    or else embedded ones; without a table all of its paper; of no paper of PAPERS those with a figure of it."""
     if key not in [name for name, _ in PAPERS.values()]:
-        figures = [(p, f.paper) for p in experiments for kind in KINDS for f in list_figures(p, kind)]
+        figures = [(p, f.paper) for p in experiments for kind in KINDS for f in list_studies(p.config, kind)]
         return list({id(p): p for p, source in figures if source.partition(",")[0] == paper["paper"]}.values())
     own = [p for p in experiments if p.experiment.paper == key]
     table = str(paper["table"]).replace("Fig. ", "Figure ")
     naming = [p for p in own if table in p.experiment.references]
     return [p for p in naming if p.experiment.is_published] or naming or own
-
-
-def list_figures(planned: Planned, kind: str) -> list[Any]:
-    """List the study figures of an experiment for a kind of model."""
-    section = getattr(planned.config, KINDS[kind])
-    return [] if section is None else section.study
 
 
 def find_maker(
@@ -188,7 +179,6 @@ def find_maker(
 
 
 def plan_all(folder: Path, paper: str = "") -> list[Planned]:
-    """Plan all experiment files of a folder, or those of one paper by its key."""
     return [plan_experiment(experiment, folder.parents[1]) for experiment in list_experiments(folder, paper)]
 
 

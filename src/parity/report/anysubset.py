@@ -6,10 +6,10 @@ from typing import Any
 from parity.metrics.estimates import Estimate
 from parity.report import shared_sections as shared
 from parity.report import tables
-from parity.report.blocks import Details, Entry, Section, Terms, Words, is_missing
+from parity.report.blocks import Details, Entry, Section, Terms, Words
 from parity.report.collect import Gathered
 from parity.report.settings import parse_settings
-from parity.report.tables import NONE, Column, show_estimate, show_number, show_p_values, show_table, show_value
+from parity.report.tables import NONE, Column, show_estimate, show_p_values, show_table, show_value
 
 KIND = "anysubset"
 PAPER, PANELS = "Guo & Ermon 2025 (ASSD), Table", ["nfe_per_token", "speedup", "perplexity_ratio"]
@@ -52,7 +52,6 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on text: verdicts and tables, figures over settings."""
     yield Section("text", "Text: methods", TEXT, shared.show_verdicts(g, KIND, VERDICTS), READING, *show_tasks(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", SWEEPS, *plots)
@@ -67,7 +66,7 @@ def make_accuracy_sections(g: Gathered) -> Iterator[Section]:
 
 def show_tasks(g: Gathered) -> Iterator[Any]:
     """Yield for each task and its settings a table of what the methods cost and wrote, and each method's first text."""
-    first_texts = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
+    cells = {c.key: c for c in g.files.cells}
     for (task, settings), task_rows in g.select_rows(KIND).groupby(["task", "settings"], sort=False):
         yield Words(str(task).capitalize(), "heading")
         not_run = task_rows["passed_why"].dropna().unique() if "passed_why" in task_rows else ()
@@ -76,21 +75,17 @@ def show_tasks(g: Gathered) -> Iterator[Any]:
         columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *task_columns, *COLUMNS]
         yield show_table(rows, columns, describe_task(str(task), parse_settings(settings)))
         yield from shared.show_other_figures(KIND, rows, SHOWN)
-        texts = Terms([(row["label"], first_texts[row["key"]]) for row in rows if row["role"] != "control"])
+        shown = [row for row in rows if row["role"] != "control"]
+        texts = Terms([(row["label"], g.files.read_records(cells[row["key"]])["text"].iloc[0]) for row in shown])
         yield Details("What the methods wrote for the first row", [texts])
-
-
-def make_share_column(heading: str, name: str) -> Column:
-    """Make a column of the share `name`; "n/a" where a task has none."""
-    return Column(heading, lambda row: NONE if is_missing(row.get(name)) else show_number(row[name], 3))
 
 
 ACCURACY = [
     Column("Task", lambda row: Entry(row["task_kind"].replace("_", " "), row["model"], "name")),
     Column("Questions", "n"),
     Column("Accuracy", lambda row: show_estimate(Estimate(row["accuracy"], row["error"]))),
-    make_share_column("of pairs seen in training", "accuracy_known_pairs"),
-    make_share_column("of pairs held out", "accuracy_held_out_pairs"),
+    Column("of pairs seen in training", show_value("accuracy_known_pairs", 3, NONE)),
+    Column("of pairs held out", show_value("accuracy_held_out_pairs", 3, NONE)),
 ]
 TEXT = "For each method on text its verdict, and for each task what it cost and how likely its words are."
 SWEEPS = "How cost and quality change with one setting of a method."

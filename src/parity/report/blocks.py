@@ -20,7 +20,6 @@ LONGEST = 300  # a caption on the page is cut to this many characters
 
 
 def list_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Convert a frame's rows to dicts."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
@@ -155,8 +154,8 @@ class Sides(NamedTuple):
 
 
 class Section:
-    """A part of the page with a place in its contents. `shows` is the sentence that says what it shows; a folded
-    section, which experts look up, shows its blocks on request; a `separate` one is a file of its own, `<id>.html`."""
+    """A part of the page: `shows` says what it shows, a folded one opens on request, a `separate` one is
+    `<id>.html`."""
 
     def __init__(self, id: str, title: str, shows: str, *body: Any, folded: bool = False, separate: bool = False):
         self.id, self.title, self.shows, self.body = id, title, shows, list(body)
@@ -164,7 +163,6 @@ class Section:
 
 
 def walk_blocks(body: Sequence[Any]) -> Iterator[Any]:
-    """Yield blocks in the order of the page, each followed by the blocks inside it."""
     for block in body:
         yield block
         if isinstance(block, Details):

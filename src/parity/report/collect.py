@@ -25,7 +25,7 @@ from parity.experiment.cells import Cell
 from parity.experiment.options import KINDS, claimant, declaration, find_plain_method, is_coupled
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import ASKED, Config, EqualitySpec, FigureSpec
-from parity.experiment.study import list_measures
+from parity.experiment.study import list_measures, list_speeds, metrics
 from parity.metrics.continuous_cost import LARGEST
 from parity.metrics.estimates import (
     Estimate,
@@ -77,20 +77,16 @@ class Files:
 
     @cached_property
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """Text tasks by key."""
         return {t["key"]: t for t in cells.list_text_tasks(self.settings)} if "anysubset" in self.kinds else {}
 
     def read_json(self, path: str) -> Any:
-        """Read a JSON file by its path below `root`."""
         return read_json(self.root / path)
 
     def read_decoded(self, cell: Cell, *names: str) -> dict[str, np.ndarray]:
-        """Read these columns of what was decoded of a cell (`decode.shard_io`), of all its shards; one that they lack
-        is left out."""
+        """Read these columns of all shards of a cell; one that they lack is left out."""
         return read_columns([self.root / p for p in paths.pieces(self.settings, cell, "shards")], names)
 
     def read_provenance(self, cell: Cell) -> dict[str, Any]:
-        """Read how a cell was decoded, of its first shard."""
         return read_provenance(self.root / paths.pieces(self.settings, cell, "shards")[0])
 
     def count_tokens(self, cell: Cell) -> int:
@@ -98,12 +94,11 @@ class Files:
         first = self.root / paths.pieces(self.settings, cell, "shards")[0]
         return read_columns([first], ("tokens",))["tokens"].shape[1]
 
-    def read_pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
-        """Read a cell's images, uint8 [n, H, W, 3], or the `first` of them, from as few files as hold these."""
+    def read_pixels(self, cell: Cell, first: int) -> np.ndarray:
+        """Read the `first` of a cell's images, uint8 [n, H, W, 3], from as few files as hold these."""
         read: list[np.ndarray] = []
         for piece in paths.pieces(self.settings, cell, "images"):
-            missing = None if first is None else first - sum(map(len, read))
-            if missing != 0:
+            if missing := first - sum(map(len, read)):
                 read.append(read_arrays(self.root / piece)["pixels"][:missing])
         return np.concatenate(read)  # a copy, so that the other images of a file are not kept
 
@@ -116,8 +111,8 @@ class Files:
         return read_arrays(self.root / paths.probs(cell), ("top1",))["top1"]
 
     def read_records(self, cell: Cell) -> pd.DataFrame:
-        """Read a row per image or text of a cell, without columns that have a list a row."""
-        return read_table(self.root / paths.folder(cell) / "records.parquet")
+        """Read a row per image or text of a cell, sorted by id, without columns that have a list a row."""
+        return read_table(self.root / paths.folder(cell) / "records.parquet").sort_values("id", kind="stable")
 
     def join_records(self, path: Path) -> None:
         """Write the records of all cells but repetitions to one file."""
@@ -127,9 +122,8 @@ class Files:
         join_tables(path, list(zip(files, names, strict=True)))
 
     def average_runs(self, cell: Cell, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Average the figures of sets of images (OF_SETS) over the runs of a cell of vectors, whose first run's metrics
-        are given, as summary columns: the mean, its standard error, `<figure>_runs_sd`, and `runs`; {} for a single run
-        or without figures."""
+        """Average OF_SETS over the runs of a cell of vectors, whose first run's metrics are given, as summary columns;
+        {} for a single run or without figures."""
         runs = cells.list_runs(self.settings, cell)
         values = [metrics, *(self.read_json(f"{paths.folder(run)}/metrics.json") for run in runs)]
         columns: dict[str, Any] = {}
@@ -142,8 +136,7 @@ class Files:
         return columns | ({"runs": len(values)} if columns else {})
 
     def read_accuracy(self) -> list[dict[str, Any]]:
-        """Read how often each text model's own likeliest answer is right, by task. Models of equal weights share a
-        file."""
+        """Read how often each text model's own answer is right, by task; models of equal weights share a file."""
         if "anysubset" not in self.kinds:
             return []
         questions = [t for t in cells.list_text_tasks(self.settings) if t["kind"] in ASKED]
@@ -161,8 +154,7 @@ class Files:
         return columns
 
     def find_tests(self, kind: str) -> Iterator[Tested]:
-        """Yield the tests of each cell of a kind: on models of known distribution, where its method runs on them,
-        then by each layer, on its own seed and on the repetition's."""
+        """Yield the tests of each cell of a kind: on models of known distribution, then by layer."""
         declared = {kind: layers.read_layers(kind)}
         kind_cells = [c for c in self.cells if c.kind == kind]
         repetitions = [c for c in kind_cells if c.role == "again"]
@@ -182,15 +174,12 @@ class Files:
 
 @dataclass
 class Gathered:
-    """All that a page is made of."""
-
     settings: Config
     files: Files
     kinds: list[str]  # kinds of model that have cells
     summary: pd.DataFrame  # a row per cell, without repetitions and further runs
     equality: pd.DataFrame  # a row per test of a method
     verdicts: pd.DataFrame  # a verdict for each name under which tests are judged
-    records: pd.DataFrame  # a row per decoded image or text, without columns that have a list a row
     papers: pd.DataFrame  # every number that papers publish
     published: pd.DataFrame  # published numbers that match a cell, joined with our figures
     environment: dict[str, Any]
@@ -203,24 +192,30 @@ class Gathered:
         return self.summary[self.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
 
     def map_cells(self, kind: str) -> dict[str, Cell]:
-        """Map the label of each cell of a kind to the cell."""
         by_key = {c.key: c for c in self.files.cells}
         rows = self.summary[self.summary["kind"] == kind]
         return {label: by_key[key] for label, key in zip(rows["label"], rows["key"], strict=True)}
 
-    def list_studies(self, kind: str) -> list[FigureSpec]:
-        """List the study figures that the configuration asks for, of a kind of model."""
-        return getattr(self.settings, KINDS[kind]).study
-
     def find_baseline(self, kind: str) -> str:
-        """Find the name of the variant that takes the place of plain decoding as the baseline of a kind, "" where plain
-        decoding is it."""
+        """Find the variant that is a kind's baseline in place of plain decoding, by name; "" without."""
         rows = self.select_rows(kind)
         return str(rows["baseline"].iloc[0]) if "baseline" in rows else ""
 
-    def label_measures(self, kind: str) -> dict[str, str]:
-        """Map the figures of a kind to the labels of their axes."""
-        return list_measures(kind) | RELATIVE
+
+def list_studies(settings: Config, kind: str) -> list[FigureSpec]:
+    """List the study figures that a configuration asks for, of a kind of model."""
+    section = getattr(settings, KINDS[kind])
+    return [] if section is None else section.study
+
+
+def list_declared(kind: str) -> dict[str, tuple[str, str, str]]:
+    """List the figures of a kind of model as declared: label, unit and direction by name."""
+    return {name: words for own in (*metrics(kind).values(), list_speeds(kind)) for name, words in own.items()}
+
+
+def label_measures(kind: str) -> dict[str, str]:
+    """Map the figures of a kind of model to the labels of their axes."""
+    return list_measures(kind) | RELATIVE
 
 
 COLUMNS_VERSION = 2  # of summary.csv and records.parquet: a change of what a column means raises it
@@ -228,30 +223,26 @@ COLUMNS_VERSION = 2  # of summary.csv and records.parquet: a change of what a co
 
 def list_cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     """List a cell's settings as summary columns, some as JSON (`report.settings`). task: kind and settings, of text."""
-    spec = cell.spec
-    row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"]}
-    row |= {"options": dump_canonical(spec["options"])}
-    row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
-    whose = claimant(cell.kind, spec["method"], spec["options"])
-    row |= {"columns_version": COLUMNS_VERSION}
-    row |= {"claimant": whose, "origin": declaration(cell.kind, spec["method"]).ORIGIN}
+    kind, spec = cell.kind, cell.spec
+    row = {
+        "kind": kind, "model": spec["model"], "method": spec["method"], "options": dump_canonical(spec["options"]),
+        "key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"],
+        "columns_version": COLUMNS_VERSION, "claimant": claimant(kind, spec["method"], spec["options"]),
+        "origin": declaration(kind, spec["method"]).ORIGIN,
+    }  # fmt: skip
     if "sampling" in spec:
         row["sampling"] = dump_canonical(spec["sampling"])
     if task is not None:
         settings = {k: v for k, v in task["settings"].items() if v != ""}
         row |= {"task": task["kind"], "settings": dump_canonical(settings)}
     if "baseline" in spec:
-        options = spec["baseline"]
-        row["baseline"] = name_variant(cell.kind, find_plain_method(cell.kind), options, list(options))
+        row["baseline"] = name_variant(kind, find_plain_method(kind), spec["baseline"], list(spec["baseline"]))
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 
 def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_records: pd.DataFrame) -> dict[str, Any]:
-    """Compare a cell's summary row and records with the records of its reference, both sorted by id: ratios of passes
-    and perplexity, and t-tests (none of the reference with itself), as summary columns.
-
-    gain   how many times fewer passes; of vectors, fewer calls one after another
-    """
+    """Compare a cell's summary row and records with its reference's, both sorted by id: ratios, t-tests (none of the
+    reference with itself) and `gain`, how many times fewer passes (of vectors, fewer calls one after another)."""
     passes = "nfe" if "nfe" in records else "passes"  # passes of the row, or of its batch if rows are not counted
     count = "depth" if "depth" in records else passes
     gain = Estimate(*ratio_and_error(base_records[count].to_numpy(float), records[count].to_numpy(float)))
@@ -269,17 +260,15 @@ def compare_with_reference(row: dict[str, Any], records: pd.DataFrame, base_reco
 
 
 def complete_speeds(columns: dict[str, Any], batch: int | None) -> dict[str, Any]:
-    """Complete the columns of a cell's speed: at batch 1 the speed of its batch, which a paper prints, is that of a row
-    alone."""
+    """Complete the columns of a cell's speed: at batch 1 the speed of its batch is that of a row alone."""
     if batch != 1:
         return columns
     single = "speedup_single"
     return {name.replace(single, "speedup", 1): v for name, v in columns.items() if name.startswith(single)} | columns
 
 
-def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
-    """Compute the summary row of each cell of a kind, repetitions aside, and list the frames of their records. ratios:
-    by a cell's key the likelihood ratios that its tests recorded."""
+def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> list[dict[str, Any]]:
+    """Compute the summary row of each cell of a kind but repetitions. ratios: likelihood ratios by key."""
     kind_cells = [c for c in files.cells if c.kind == kind and not c.is_repetition]
     records = {c.key: files.read_records(c) for c in kind_cells}
     speeds = files.read_speeds()
@@ -294,8 +283,9 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
             row["tokens_per_second_single"] = row["tokens"] / row["seconds_alone"]
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.read_json(paths.benchmarks(cell))
-        row["drawn"] = digest_tokens(files.read_decoded(cell, "tokens")["tokens"])
-        row |= compare_with_reference(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
+        tokens = np.ascontiguousarray(files.read_decoded(cell, "tokens")["tokens"])
+        row["drawn"] = hashlib.sha256(tokens.tobytes()).hexdigest()[:8]  # equal if two cells drew the same
+        row |= compare_with_reference(row, records[cell.key], records[base.key])
         if single := ratios.get(cell.key, {}).get("single_path"):
             row["single_path_ratio"] = math.exp(min(single["log_mean"], LARGEST))
         rows.append(row)
@@ -304,21 +294,14 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         base_row = by_key[row["reference"]]
         row |= {"label": label, "too_few": " ".join(list_too_few(base_row, files.settings.equality))}
         if row is not base_row:
-            pair = (records[r["key"]].sort_values("id", kind="stable") for r in (row, base_row))
-            row |= columns_of(compute_changes(row, base_row, *pair))
+            row |= columns_of(compute_changes(row, base_row, records[row["key"]], records[base_row["key"]]))
     reach = compute_critical_z(rows, files.settings.equality.alpha)
     for row in rows:
         row["moved"] = " ".join(list_moved(row, reach))
-    frames = [records[c.key].assign(kind=kind, key=c.key) for c in kind_cells]
-    return rows, [order_columns(frame, ["kind", "model", "method", "key"]) for frame in frames]
+    return rows
 
 
 NEEDED = ("kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind", "label")
-
-
-def digest_tokens(tokens: np.ndarray) -> str:
-    """Compute the digest of all tokens of a cell: equal if two cells drew the same."""
-    return hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()[:8]
 
 
 def describe_environment(files: Files) -> dict[str, Any]:
@@ -347,22 +330,17 @@ def gather(
     local: Path | None = None,
 ) -> Gathered:  # fmt: skip
     """Gather everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
-
-    papers  CSV files of published numbers; extra: JSON files of figures made elsewhere
-    root    the folder of results/
-    local   the folder of files that the configuration names; `root`, if not given
-    """
+    extra: JSON files of figures made elsewhere; local: the folder of files that the configuration names, or `root`."""
     files = Files(settings, [kind for kind in cells.kinds(settings) if kind in (only or KINDS)], root, local or root)
     cell_by_key = {cell.key: cell for cell in files.cells}
     summary: list[dict[str, Any]] = []
-    records: list[pd.DataFrame] = []
     equality: list[dict[str, Any]] = []
     verdicts: list[dict[str, Any]] = []
     ratios: dict[str, Any] = {}
     for kind in files.kinds:
         tested = list(files.find_tests(kind))
         ratios |= {t.cell.key: t.results["ratios"] for t in tested if t.results.get("ratios")}
-        rows, cell_records = summarize(files, kind, ratios)
+        rows = summarize(files, kind, ratios)
         tokens = {cell.key: files.count_tokens(cell) for cell in files.cells if cell.kind == kind}
         labels = {row["key"]: row["label"] for row in rows}
         tests, judged, verdict_by_key = judge_tests(settings, tested, labels, tokens)
@@ -371,29 +349,23 @@ def gather(
             verdict = add_run(row, verdict)
             row |= {name: verdict.get(name) for name in JUDGED}
         summary += sorted(rows, key=rank_row)
-        records += cell_records
         equality += [{"kind": kind, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
-    paper_rows = published.read_published(papers)
-    accuracy = files.read_accuracy()
     # an experiment that only asks its models has no cell, and so no row
-    table = pd.DataFrame(summary) if summary else pd.DataFrame(columns=[*NEEDED])
+    table = pd.DataFrame(summary, columns=None if summary else NEEDED)
     table = table.assign(**({"stand_in": True} if settings.stand_in else {}))
-    models = weights.list_models(settings, "discrete") if settings.image is not None else {}
-    sizes = list_sizes(settings, files.kinds)
-    answers = published.list_answers(accuracy)
-    joined = published.join_published(paper_rows, table, sizes, answers, find_paper_networks(models))
+    paper_rows, accuracy = published.read_published(papers), files.read_accuracy()
+    networks = find_paper_networks(weights.list_models(settings, "discrete")) if settings.image is not None else {}
+    sizes, answers = list_sizes(settings, files.kinds), published.list_answers(accuracy)
     return Gathered(
         settings, files, [kind for kind in files.kinds if kind in set(table["kind"])], table,
         tabulate_tests(equality), pd.DataFrame(verdicts),
-        pd.concat(records, ignore_index=True) if records else table[["kind", "key"]],
-        paper_rows, joined, describe_environment(files),
-        ratios, accuracy, [read_extra(file) for file in extra],
+        paper_rows, published.join_published(paper_rows, table, sizes, answers, networks),
+        describe_environment(files), ratios, accuracy, [read_extra(file) for file in extra],
     )  # fmt: skip
 
 
 def tabulate_tests(tests: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Tabulate tests, a row each; without one the table has the columns that the page reads."""
     return pd.DataFrame(tests) if tests else pd.DataFrame(columns=TESTS)
 
 
@@ -411,21 +383,6 @@ def find_paper_networks(models: Mapping[str, Any]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
-    """Order a frame with some columns before the others."""
-    return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
-
-
-def add_missing_figures(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add an empty column for each figure that no row has, before the column `<figure>_why` with the reason."""
-    frame = frame.copy()
-    names = list(map(str, frame))
-    for column in names:
-        if column.endswith("_why") and (figure := column.removesuffix("_why")) not in names:
-            frame.insert(list(frame).index(column), figure, None)
-    return frame
-
-
 # --- rows that drew the same
 
 
@@ -439,8 +396,7 @@ def group_same(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def follows_plain(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether these rows, which drew the same tokens, drew plain decoding's: one of them is coupled to its
-    noise, and none is found to be lossy."""
+    """Return whether rows that drew the same drew plain decoding's: one is coupled to its noise and not lossy."""
     coupled = [r for r in rows if is_coupled(r["kind"], r["method"], parse_settings(r["options"]))]
     return bool(coupled) and all(r.get("verdict_kind") != "lossy" for r in coupled)
 
@@ -465,16 +421,14 @@ RECORDED = {"clip_score": "clip"}  # this figure's column in the records has ano
 
 
 def find_effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
-    """Find how large a change of the figure `name` matters, where its value is `value`; None for figures that are not
-    of quality. margins: the configuration's."""
+    """Find how large a change of the figure `name` from `value` matters; None for figures that are not of quality."""
     if name in MARGINS:
         return float(getattr(margins, MARGINS[name]))
     return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
 
 
 def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
-    """Return whether a figure of quality is too uncertain to show an effect of interest: half its interval is as wide
-    as that, or there is none because n is 1. False for missing figures and those without such an effect."""
+    """Return whether half the interval of a figure of quality is as wide as an effect of interest, or n is 1."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
         return False
@@ -486,14 +440,13 @@ def is_too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool
 
 
 def list_too_few(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
-    """List a row's figures that are too uncertain to show an effect of interest."""
     return [name for name in QUALITY if is_too_few(row, name, margins)]
 
 
 def compute_changes(
     row: Mapping[str, Any], base: Mapping[str, Any], records: pd.DataFrame, base_records: pd.DataFrame
 ) -> dict[str, Estimate]:
-    """Compute `<figure>_change` of each figure of quality: the difference from the reference's, by prompt where the
+    """Compute `<figure>_change` of each figure of quality, the difference from the reference's: by prompt where the
     records of both, sorted by id, have the figure and the same ids, else from the errors of both."""
     result = {}
     for name in QUALITY:
@@ -511,8 +464,7 @@ def compute_changes(
 
 
 def compute_critical_z(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
-    """Compute how many standard errors a change of quality must exceed to count, all changes of the methods in `rows`
-    being compared at level alpha together (Bonferroni)."""
+    """Compute how many standard errors a change of quality must exceed to count among all of `rows` (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
     return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list_changes(row)) for row in methods))))
 
@@ -524,5 +476,4 @@ def list_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def list_moved(row: Mapping[str, Any], reach: float) -> list[str]:
-    """List the figures of quality that moved from the reference's by more than `reach` standard errors."""
     return [name for name, (change, error) in list_changes(row).items() if abs(change) > reach * error]

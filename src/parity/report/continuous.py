@@ -43,8 +43,7 @@ PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
 def predict_seconds(row: SummaryRow) -> Entry:
-    """Predict the seconds an image of this row would take with MAR-H on an A100, from counts and the constants PLACE,
-    CALL and ROW. "not predicted" where a count is missing, or includes calls of a draft model."""
+    """Predict the seconds of an image with MAR-H on an A100 from PLACE, CALL and ROW; not with a draft model."""
     counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
     if row.get("drafted") or any(is_missing(v) for v in counts):
         return Entry("not predicted", "", "none")
@@ -60,8 +59,7 @@ def make_draft_column(heading: str, maker: tables.Maker, meaning: str = "") -> C
 
 
 def show_inception_score(row: SummaryRow) -> Entry:
-    """Show the Inception score, of one run without an error; if it is missing, for instance without a network, the
-    reason."""
+    """Show the Inception score, of one run without an error; the reason if it is missing."""
     if is_missing(row.get("is")):
         return tables.explain_missing(estimate_of(row, "is"))
     return tables.show_runs(row, "is") or tables.show_number(row["is"], 3)
@@ -117,7 +115,6 @@ SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "s
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on continuous tokens: verdicts, tables and images; sweeps of settings; tests of one token."""
     table = shared.show_verdicts(g, KIND, VERDICTS)
     yield Section("continuous", "Continuous tokens: methods", VECTORS, *describe_baseline(g), table, *show_groups(g))
     if plots := shared.draw_sweep_plots(g, KIND, SWEPT):
@@ -139,8 +136,8 @@ def describe_baseline(g: Gathered) -> list[str]:
 
 
 def show_groups(g: Gathered) -> Iterator[Any]:
-    """Yield the blocks for each model, sampling settings and batch: a table of its cells, images of each cell, and
-    maps of where drafts were accepted; at the end how well the classifier reads real images."""
+    """Yield for each model, sampling settings and batch a table, images, and maps of where drafts were accepted; then
+    how well the classifier reads real images."""
     cells = {c.key: c for c in g.files.cells}
     all_rows = g.select_rows(KIND)
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
@@ -168,8 +165,7 @@ def show_groups(g: Gathered) -> Iterator[Any]:
 
 
 def list_ratios(g: Gathered) -> pd.DataFrame:
-    """Tabulate, a row a cell that recorded them: medians of the log likelihood ratios that accept drafts and of the
-    distance of draft and target, the logarithms of mean ratios, and the mean acceptance."""
+    """Tabulate medians of log likelihood ratios and distance, logarithms of mean ratios, and mean acceptance."""
     result = []
     for label, cell in g.map_cells(KIND).items():
         if cell_ratios := g.ratios.get(cell.key):
@@ -183,9 +179,7 @@ def list_ratios(g: Gathered) -> pd.DataFrame:
 
 
 def list_one_token_tests(g: Gathered) -> pd.DataFrame:
-    """Tabulate what the teacher-forced tests of one token's distribution found, a row a decoder: draws, conditions
-    rejected ("k of n", by tests that decide), the largest energy distance, the median shift and spread ratio.
-    Repetitions are left out."""
+    """Tabulate what the teacher-forced tests of one token's distribution found, without repetitions."""
     result = []
     rows = shared.label_tests(g)
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,29 +20,31 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, isotonic_regression
 
+from parity.base.files import read_json
 from parity.metrics.estimates import Z, estimate_of
-from parity.report.blocks import list_records
+from parity.report.blocks import Entry, Table, is_missing, list_records
 from parity.report.figures import GREYS, Drawing, Named, choose_look, is_plain, name_points
+from parity.report.tables import Column, show_table
 
 BUDGETS = (16, 32, 64)  # tables compare methods within this many nodes a pass
 AXIS = 64  # the x axis of the figure is the cost of a pass over this many nodes
 LARGEST = 16.0  # the axis ends at this many passes over one node
 STEPS = 61  # a line is drawn through this many points
 PLAIN = "plain decoding"  # the name of its row in figure and table
+GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PALE = "#bcc3cb"  # the colour of a method that is nowhere the fastest
 
 
 @dataclass(frozen=True)
 class PassCost:
-    """The cost of a pass over n nodes, in passes over one: straight lines through points, of which the first is (1, 1);
-    beyond the last point costs rise as from the first to it."""
+    """The cost of a pass over n nodes, in passes over one: straight lines through points, the first (1, 1); beyond the
+    last costs rise as from the first to it."""
 
     nodes: tuple[float, ...]  # numbers of nodes, in rising order
     costs: tuple[float, ...]
     source: str  # the machine that the curve is of
 
     def interpolate(self, n: float) -> float:
-        """Compute the cost of a pass over n nodes, in passes over one."""
         if n <= self.nodes[-1] or len(self.nodes) == 1:
             return float(np.interp(n, self.nodes, self.costs))
         return 1 + (self.costs[-1] - 1) * (n - 1) / (self.nodes[-1] - 1)
@@ -56,8 +59,7 @@ def make_line_cost(cost: float, nodes: int = AXIS) -> PassCost:
 
 
 def measure_cost(rows: pd.DataFrame) -> PassCost | None:
-    """Fit this machine's curve to the columns `nodes_per_pass` and `pass_cost` of summary rows: isotonic least squares,
-    each row alike, from 1 at one node on. None where no row has them for more than one node."""
+    """Fit this machine's curve to `nodes_per_pass` and `pass_cost` by isotonic least squares; None without them."""
     points = rows.reindex(columns=["nodes_per_pass", "pass_cost"]).astype(float).dropna()
     by_nodes = points[points["nodes_per_pass"] > 1].groupby("nodes_per_pass")["pass_cost"]
     if not len(by_nodes):
@@ -68,8 +70,8 @@ def measure_cost(rows: pd.DataFrame) -> PassCost | None:
 
 
 def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
-    """Make the curve of a GPU from the content of the file that `benchmarks/gpu_passes.py` writes: at batch 1, compiled
-    where it was, the geometric mean over networks. None where nothing was measured on a GPU."""
+    """Make the curve of a GPU from the file of `benchmarks/gpu_passes.py`: at batch 1, compiled where it was, the
+    geometric mean over networks. None where nothing was measured on a GPU."""
     table = pd.DataFrame(benchmark.get("forwards", []))
     if not benchmark.get("measured") or table.empty:
         return None
@@ -83,11 +85,14 @@ def read_gpu_cost(benchmark: Mapping[str, Any]) -> PassCost | None:
     return PassCost(tuple(map(float, costs.index)), tuple(costs.tolist()), name)
 
 
-def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
-    """Compute how many passes of plain decoding an image of a row waits for; NaN where a figure is missing.
+def list_machines(rows: pd.DataFrame, gpu: Path) -> list[PassCost]:
+    """List the curves that were measured: this machine's, and that of the GPU in a file, if it is there."""
+    costs = measure_cost(rows), read_gpu_cost(read_json(gpu)) if gpu.is_file() else None
+    return [cost for cost in costs if cost is not None]
 
-    row   of the summary, with nfe, nodes_per_pass and, with a speculator, draft_calls, draft_share and draft_nodes
-    """
+
+def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
+    """Compute how many passes of plain decoding an image of a summary row waits for; NaN where a figure is missing."""
     passes = read_number(row, "nfe") * cost.interpolate(read_number(row, "nodes_per_pass"))
     if not (calls := read_number(row, "draft_calls", 0)):
         return passes
@@ -95,9 +100,7 @@ def compute_image_cost(row: Mapping[str, Any], cost: PassCost) -> float:
 
 
 def read_number(row: Mapping[str, Any], name: str, default: float = math.nan) -> float:
-    """Read a figure of a row; `default` where it is missing."""
-    value = row.get(name)
-    return default if value is None or value != value else float(value)
+    return default if is_missing(row.get(name)) else float(row[name])
 
 
 def predict_gain(row: Mapping[str, Any], plain: Mapping[str, Any], cost: PassCost) -> float:
@@ -119,8 +122,7 @@ def predict_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_best_within(rows: pd.DataFrame, budget: float) -> pd.DataFrame:
-    """Select, for each method and claim, the row that gains most, with the column `gain`, among those with at most
-    `budget` nodes a pass; the best first. A method that has none is left out."""
+    """Select for each method and claim the row of most `gain` with at most `budget` nodes a pass, the best first."""
     gains = predict_gains(rows)
     gains = gains[~is_plain(gains) & (gains["nodes_per_pass"] <= budget)].dropna(subset="gain")
     best = gains.sort_values("gain", ascending=False, kind="stable")
@@ -147,9 +149,8 @@ class Stretch(NamedTuple):
 
 
 def compute_excess(row: Mapping[str, Any], best: Mapping[str, Any], x: float) -> float:
-    """Compute by how much more than its error the time of a row exceeds that of the best one where a pass over AXIS
-    nodes costs x: below 0 if the row may be as fast. The error is the half-width of the difference's interval, from the
-    errors of passes."""
+    """Compute by how much more than the error of their difference the time of a row exceeds that of the best one where
+    a pass over AXIS nodes costs x: below 0 if the row may be as fast."""
     time, least = (compute_image_cost(r, make_line_cost(x)) for r in (row, best))
     error, least_error = (Z * (estimate_of(r, "nfe").error or 0) / read_number(r, "nfe") for r in (row, best))
     return time - least - math.hypot(time * error, least * least_error)
@@ -157,7 +158,7 @@ def compute_excess(row: Mapping[str, Any], best: Mapping[str, Any], x: float) ->
 
 def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], low: float, high: float) -> list[Near]:
     """List which rows may be as fast as the best one for which costs from `low` to `high`, the widest range first; of
-    the variants of a method that of the widest range."""
+    each method that of the widest range."""
     found = []
     for row in rows:
         excess = partial(compute_excess, row, best)
@@ -179,7 +180,6 @@ def list_near(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], low: f
 
 
 def is_lossless(row: Mapping[str, Any]) -> bool:
-    """Return whether a method claims to be lossless and was not found lossy."""
     return row.get("claim") == "lossless" and row.get("verdict_kind") != "lossy"
 
 
@@ -189,9 +189,9 @@ def name_row(row: Mapping[str, Any]) -> str:
 
 
 def find_fastest(rows: pd.DataFrame) -> list[Stretch]:
-    """Find which lossless method is the fastest for each cost of a pass over AXIS nodes, from 1 to LARGEST, if costs
-    rise in proportion to nodes. A method's time is then a line over that cost, and the fastest are the lower envelope
-    of these lines. rows: of one model; plain decoding competes, and without its passes the result is empty."""
+    """Find which lossless method, or plain decoding, is the fastest for each cost of a pass over AXIS nodes up to
+    LARGEST. Times are lines over that cost; the fastest are their lower envelope. [] without passes of plain
+    decoding."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
     if plain is None or not math.isfinite(compute_image_cost(plain, FLAT)):
         return []
@@ -240,9 +240,8 @@ def list_points(rows: Sequence[Mapping[str, Any]], plain: Mapping[str, Any]) -> 
 
 
 def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing | None:
-    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs: a line in colour for
-    each lossless method that is the fastest somewhere, thick there, and a grey one for each that may be as fast.
-    Dotted lines: `machines`. rows: of one model; None without plain decoding, or passes and nodes. The data are of all
+    """Draw the predicted times faster than plain decoding over what a pass over AXIS nodes costs: in colour, and thick
+    where it is the fastest, a lossless method; grey what may be as fast; dotted `machines`. The data are of all
     methods."""
     plain, methods = find_plain_row(rows), list_records(rows[~is_plain(rows)])
     data = list_points(methods, plain) if plain else pd.DataFrame()
@@ -268,12 +267,9 @@ def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing
     for machine in machines:
         x = machine.interpolate(AXIS)
         ax.axvline(x, color=GREYS[0], lw=0.9, ls=":")
-        look: dict[str, Any] = {
-            "xycoords": ("data", "axes fraction"),
-            "textcoords": "offset points",
-            "annotation_clip": True,
-        }
-        ax.annotate(f"{machine.source}, {x:.1f}", (x, 0.02), (3, 0), size=8, rotation=90, **look)
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        label = f"{machine.source}, {x:.1f}"
+        ax.annotate(label, (x, 0.02), (3, 0), size=8, rotation=90, annotation_clip=True, **place)
     largest_gain = 1.25 * max(1, data["gain"].max())
     ax.set(xscale="log", yscale="log", xlim=(1, LARGEST), ylim=(0.5, largest_gain))
     ticks = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)
@@ -285,3 +281,32 @@ def draw_gains(rows: pd.DataFrame, machines: Sequence[PassCost] = ()) -> Drawing
     ax.set_ylabel("predicted times faster than plain decoding")
     name_points(figure, {ax: names})
     return figure, data
+
+
+def show_fastest(rows: pd.DataFrame) -> list[Table]:
+    columns = [
+        Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
+        Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
+        Column("Predicted", lambda r: Entry(f"{format_range(*r['gains'])} times plain decoding")),
+        Column("May be as fast", lambda r: Entry(r["rivals"], style="text")),
+    ]
+    lines = [
+        {**s._asdict(), "method": s.row["method"], "role": s.row["role"], "rivals": format_near(s)}
+        for s in find_fastest(rows)
+    ]
+    return [show_table(lines, columns, FASTEST)] if lines else []
+
+
+BY_COST = (
+    f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
+    f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
+    f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
+    " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
+    " pass over this many tokens was, their cost is extended in a line."
+)
+FASTEST = (
+    "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
+    " computes beside its networks is left out, and trees compute more: a GPU may have another order"
+    " (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than their error, and for"
+    " which costs."
+)

@@ -40,7 +40,6 @@ def show_time(row: SummaryRow) -> Entry:
 
 
 def show_batch(row: SummaryRow) -> Entry:
-    """Show how many images were decoded at once, and how many batches were timed."""
     entry = show_number(row.get("batch"))
     return entry if is_missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
 
@@ -49,7 +48,6 @@ def make_slot_column(j: int) -> Column:
     """Make a column of the share of drafts accepted in slot j of a pass, given that the slot before was."""
 
     def show(row: SummaryRow) -> Entry:
-        """Show the share; "n/a" for a row that recorded fewer slots."""
         shares = json.loads(row["acceptance_by_slot"])
         return tables.show_percent(Estimate(shares[j - 1])) if j <= len(shares) else tables.NONE
 
@@ -93,18 +91,17 @@ SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "net
 
 
 def make_sections(g: Gathered) -> Iterator[Section]:
-    """Yield the sections on images: images, quality, passes and time, where decoders gain, verdicts."""
     rows = g.select_rows(KIND)
     clouds = [
         plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    yield Section("image-pictures", "Images: replay", REPLAYS, *images.show_images(g))
-    tables_of_quality = show_groups(g, QUALITY, PLAIN)
-    yield Section("image", "Images: quality", IMAGES, *tables_of_quality, *images.list_identical(g), *clouds)
-    yield Section("image-cost", "Images: passes and time", COSTS, *show_groups(g, COST, SPEEDS, all_figures=True))
-    yield Section("image-acceptance", "Images: where decoders gain", GAINS, *show_acceptance(g, rows))
+    quality, cost = show_groups(g, QUALITY, PLAIN), show_groups(g, COST, SPEEDS, all_figures=True)
     table = shared.show_verdicts(g, KIND, PLAIN)
+    yield Section("image-pictures", "Images: replay", REPLAYS, *images.show_images(g))
+    yield Section("image", "Images: quality", IMAGES, *quality, *images.list_identical(g), *clouds)
+    yield Section("image-cost", "Images: passes and time", COSTS, *cost)
+    yield Section("image-acceptance", "Images: where decoders gain", GAINS, *show_acceptance(g, rows))
     yield Section("image-verdicts", "Images: verdicts in full", VERDICTS, BOUNDS, table, folded=True)
 
 
@@ -139,13 +136,10 @@ def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
 
 
 class ByCell(Mapping[str, np.ndarray]):
-    """An array of each cell by its label, read when it is asked for and not kept: those of all cells of many images
-    do not fit in memory together."""
+    """An array of each cell by its label, read when it is asked for and not kept: all together do not fit in memory."""
 
     def __init__(self, cells: Mapping[str, Cell], read: Callable[[Cell], np.ndarray]):
-        """Set the cells by label, and the function that reads a cell's array."""
-        self.cells = cells
-        self.read = read
+        self.cells, self.read = cells, read
 
     def __getitem__(self, label: str) -> np.ndarray:
         return self.read(self.cells[label])
@@ -159,29 +153,28 @@ class ByCell(Mapping[str, np.ndarray]):
 
 def show_acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     """Draw where and when tokens become final, and the target's largest probability. rows: summary rows of images."""
-    assert g.settings.image is not None
-    cells = g.map_cells(KIND)
-    look = choose_look(rows)
-    models = weights.list_models(g.settings, KIND)
+    cells, look, models = g.map_cells(KIND), choose_look(rows), weights.list_models(g.settings, KIND)
     traced = {label: c for label, c in cells.items() if "step" not in g.files.read_provenance(c).get("lacks", ())}
     steps = ByCell(traced, lambda cell: g.files.read_decoded(cell, "step")["step"])
-    widths = {label: weights.count_positions(models[cell.spec["model"]]).width for label, cell in cells.items()}
     top1 = ByCell(cells, g.files.read_top1)
+    widths = {label: weights.count_positions(models[cell.spec["model"]]).width for label, cell in cells.items()}
     plain = next(label for label, cell in cells.items() if cell.role == "reference")
     pixels = g.files.read_pixels(cells[plain], maps.FIRST)
+    maps_of_steps = maps.draw_acceptance_maps(steps, widths)
+    compression = maps.draw_compression(steps, top1, look)
+    by_pass = maps.draw_passes(steps, look)
     top1_map = maps.draw_top1_maps(top1, pixels, plain, widths)
     top1_shares = maps.draw_top1_shares(top1, look)
-    drawn = maps.draw_acceptance_maps(steps, widths)
-    compression = maps.draw_compression(steps, top1, look)
-    images = plot("step-compression", "Step compression over images", compression, OVER_IMAGES)
-    by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.draw_passes(steps, look), BY_PASS)
     return [
-        plot("acceptance", "Tokens made final in one pass, by place in the image", drawn, MAPS),
-        Sides([[images], [by_pass]]),
+        plot("acceptance", "Tokens made final in one pass, by place in the image", maps_of_steps, MAPS),
+        Sides([
+            [plot("step-compression", "Step compression over images", compression, OVER_IMAGES)],
+            [plot("accepted-by-pass", "Tokens made final, pass by pass", by_pass, BY_PASS)],
+        ]),
         Words("How sure is the target?", "heading"),
         plot("top-1", "Top-1 probability of the target, by place in the image", top1_map, TOP1),
         plot("top-1-share", "Share of tokens by the target's top-1 probability", top1_shares, SHARES),
-    ]
+    ]  # fmt: skip
 
 
 PLAIN = "Grey rows are plain decoding with two seeds: their difference is chance."

@@ -4,7 +4,8 @@ import base64
 import io
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,7 +67,6 @@ def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: st
 
 
 def encode_figure(figure: Figure) -> str:
-    """Encode the figure as an SVG data URI, the same bytes for the same data."""
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", bbox_inches="tight", dpi=144, metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
@@ -76,8 +76,8 @@ def encode_figure(figure: Figure) -> str:
 
 
 def choose_styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str]) -> Look:
-    """Choose colour and marker by name, the same everywhere on a page: greys where `plain`, for plain decoding, and one
-    hue for each other method. Variants of a method are shades of its hue with different markers."""
+    """Choose colour and marker by name, the same everywhere: greys where `plain`, a hue for each other method, and for
+    its variants shades of it with different markers."""
     variants: dict[str, int] = {}
     chosen: Look = {}
     for name, base, method in zip(names, plain, methods, strict=True):
@@ -100,29 +100,20 @@ def number_decoders() -> dict[str, int]:
 
 
 def choose_look(rows: pd.DataFrame) -> Look:
-    """Map the label of each summary row to its colour and marker."""
     return choose_styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
-    """Mark the rows of plain decoding, the reference and its control, by True."""
     return rows["role"].isin(["reference", "control"])
 
 
 def shade(colour: str, share: float) -> str:
-    """Make a colour lighter by a share, or darker if it is negative; returns it in hex."""
     rgb = np.array(to_rgb(colour))
     return to_hex(tuple(rgb * (1 + share) if share < 0 else rgb + (1 - rgb) * share))
 
 
 def wrap_label(name: str, width: int = 30) -> str:
-    """Wrap a label on lines of about `width` letters, broken at spaces alone."""
-    lines = [""]
-    for word in name.split(" "):
-        if lines[-1] and len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return "\n".join(lines)
+    return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 
 TURNS = [math.radians(turn) for turn in (45, -45, 135, -135, 20, -20, 160, -160, 70, -70, 110, -110)]
@@ -140,9 +131,8 @@ class Named(NamedTuple):
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name beside its point, or further off at the end of a thin line, where no mark, name or bar is; if
-    there is no such place, on a bar. If a name finds no room at all, or if `legend`, a legend below lists all that is
-    drawn, in `columns`."""
+    """Write each name beside its point, or at the end of a line, where no mark, name or bar is, or else on a bar. If a
+    name finds no room, or if `legend`, a legend below lists all that is drawn, in `columns`."""
     figure.draw_without_rendering()  # so that the limits of the axes are final
     size, pixel = 8, figure.dpi / 72
     for ax, labels in points.items():
@@ -151,8 +141,8 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
             x, y = ax.transData.transform(point[:2])
             marks.append(Bbox.from_bounds(x, y, 0, 0).padded(point.radius * pixel))
             for end in point.ends or ():
-                low, high = sorted((y, ax.transData.transform((point.x, end))[1]))
-                bars.append(Bbox.from_extents(x - 1, low, x + 1, high))
+                tip = np.clip(ax.transData.transform((point.x, end))[1], inside.y0, inside.y1)
+                bars.append(Bbox.from_extents(x - 1, min(y, tip), x + 1, max(y, tip)))
         for point in labels:
             x, y = ax.transData.transform(point[:2])
             width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
@@ -180,21 +170,31 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
 # --- figures of what methods gain
 
 
-VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "inconclusive"}  # other verdicts are grey
+NOT_DECIDED = "not decided"
+VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "inconclusive"} | {NOT_DECIDED: GREYS[1]}
+SPEED_AXES = {  # by column of the x axis its label and ticks
+    "nfe": ("target passes an image", (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800)),
+    "distance": (
+        "total variation from the model's distribution; at most, unless lossy", (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
+    ),
+}  # fmt: skip
+
+
+def split_by_verdict(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    kinds = rows["verdict_kind"].where(rows["verdict_kind"].isin(VERDICTS), NOT_DECIDED)
+    for kind, colour in VERDICTS.items():
+        if (kinds == kind).any():
+            yield kind, colour, rows[kinds == kind]
 
 
 def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
-    """Draw the column `gain` (times fewer `count` than plain decoding) as a bar for each method, the largest first, in
-    the colour of its verdict, beside it the total variation that its pill names."""
+    """Draw `gain` (times fewer `count` than plain decoding) as a bar a method in the colour of its verdict."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
     data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
     ax = figure.subplots()
-    verdict = data["verdict_kind"].where(data["verdict_kind"].isin(VERDICTS), "not decided")
-    for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
-        bars = data[verdict == kind]
+    for kind, colour, bars in split_by_verdict(data):
         reach = Z * bars["gain_se"].fillna(0)
-        colour = VERDICTS.get(kind, GREYS[1])
         ax.barh(bars.index, bars["gain"], 0.7, xerr=reach, color=colour, label=kind, ecolor=GREYS[0])
         for y, gain, error, pill in zip(bars.index, bars["gain"], reach, bars["pill"], strict=True):
             tv = f", {pill.partition(', ')[2]}" if "TV" in format_text(pill) else ""
@@ -208,91 +208,51 @@ def draw_gain_bars(rows: pd.DataFrame, count: str) -> Drawing:
     return figure, data
 
 
-def draw_speed_by_passes(rows: pd.DataFrame) -> Drawing | None:
-    """Draw the measured speed of one image against target passes. None without a speed."""
-    drawn = draw_speed(rows, "nfe")
-    if drawn is None:
-        return None
-    figure, data = drawn
-    (ax,) = figure.axes
-    ax.set_xlabel("target passes an image")
-    ticks = [x for x in (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 256, 400, 800) if x <= 1.2 * data["nfe"].max()]
-    ax.set_xticks(ticks, [f"{x}" for x in ticks])
-    ax.set_xlim(0.8 * data.loc[~is_plain(data), "nfe"].min(), 1.15 * data["nfe"].max())
-    return name_marks(figure, data, "nfe")
-
-
 def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
-    """Draw the measured speed of one image against the total variation from the model's distribution: its bound for
-    methods that are certified or consistent, else what was measured on the small model where it is surest. None
-    without a speed."""
+    """Draw the measured speed of one image against the total variation from the model's distribution: its bound if
+    certified or consistent, else what was measured on the small model where it is surest."""
     bound, measured = (rows.reindex(columns=[name])[name].astype(float) for name in ("tv_bound", "tv"))
     has_bound = rows["verdict_kind"].isin(["certified", "consistent"])
-    drawn = draw_speed(
-        rows.assign(distance=bound.where(has_bound, measured.fillna(bound)).clip(lower=1e-3)), "distance"
-    )
-    if drawn is None:
-        return None
-    figure, data = drawn
-    (ax,) = figure.axes
-    ax.set_xlabel("total variation from the model's distribution; at most, unless lossy")
-    ticks = [x for x in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1) if x >= data["distance"].min() / 3]
-    ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    ax.set_xlim(min(ticks), 1)
-    return name_marks(figure, data, "distance")
+    distance = bound.where(has_bound, measured.fillna(bound)).clip(lower=1e-3)
+    return draw_speed(rows.assign(distance=distance), "distance")
 
 
 def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
-    """Draw the measured speed of one image with its interval against the column `x`, on a logarithmic axis: a mark a
-    method in the colour of its verdict_kind, larger for more nodes a pass, pale where the speed tells little. None
-    without a speed."""
+    """Draw the measured speed of one image against the column `x` of SPEED_AXES: a named mark a method in the colour of
+    its verdict, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
     columns = ["label", "method", "key", "role", x, "nodes_per_pass", "verdict_kind", "load", "machine"]
-    names = [f"speedup_single{end}" for end in ENDS]
-    data = rows.reindex(columns=[*columns, *names])
-    data = data[data[[x, "speedup_single"]].notna().all(axis=1)].reset_index(drop=True)
+    data = rows.reindex(columns=[*columns, *(f"speedup_single{end}" for end in ENDS)])
+    data = data.dropna(subset=[x, "speedup_single"]).reset_index(drop=True)
     methods = data[~is_plain(data)]
     if methods.empty:
         return None
     figure = Figure(figsize=(6.6, 4.6), layout="constrained")
     ax = figure.subplots()
-    verdict = choose_verdicts(methods)
-    for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
-        colour = VERDICTS.get(kind, GREYS[1])
+    names: dict[Any, Named] = {}
+    for kind, colour, marked in split_by_verdict(methods):
         ax.scatter([], [], color=colour, label=kind)
-        for row in list_records(methods[verdict == kind]):
-            down, up = find_interval(row, "speedup_single")
+        for i, row in zip(marked.index, list_records(marked), strict=True):
+            y, (down, up) = row["speedup_single"], find_interval(row, "speedup_single")
+            area = 12 + 3 * (0 if is_missing(row["nodes_per_pass"]) else float(row["nodes_per_pass"]))
             look: dict[str, Any] = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
-            y = row["speedup_single"]
             ax.errorbar(row[x], y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
-            ax.scatter(row[x], y, s=compute_area(row), lw=0, **look)
+            ax.scatter(row[x], y, s=area, lw=0, **look)
+            names[i] = Named(row[x], y, row["label"], colour, math.sqrt(area) / 2, (y - down, y + up))
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
-    ax.set(xscale="log", ylabel="speed of one image, times plain decoding's")
+    label, ticks = SPEED_AXES[x]
+    ax.set(xscale="log", xlabel=label, ylabel="speed of one image, times plain decoding's")
     top = 1.5 * max(1.0, float(methods["speedup_single"].max()))  # a busy machine's interval goes on past the frame
     ax.set_ylim(0, min(ax.get_ylim()[1], top))
     ax.minorticks_off()
-    return figure, data
-
-
-def choose_verdicts(methods: pd.DataFrame) -> "pd.Series[str]":
-    """Choose the verdict whose colour each method has."""
-    return methods["verdict_kind"].where(methods["verdict_kind"].isin(VERDICTS), "not decided")
-
-
-def compute_area(row: Mapping[str, Any]) -> float:
-    """Compute the area of a method's mark, in square points, from the nodes that a pass evaluates."""
-    return 12 + 3 * (0 if is_missing(row["nodes_per_pass"]) else float(row["nodes_per_pass"]))
-
-
-def name_marks(figure: Figure, data: pd.DataFrame, x: str) -> Drawing:
-    """Write the names of the methods of `draw_speed` beside their marks."""
-    methods = data[~is_plain(data)]
-    labels = []
-    for row, kind in zip(list_records(methods), choose_verdicts(methods), strict=True):
-        down, up = find_interval(row, "speedup_single")
-        y, radius = row["speedup_single"], math.sqrt(compute_area(row)) / 2
-        ends = max(y - down, 0.0), min(y + up, figure.axes[0].get_ylim()[1])
-        labels.append(Named(row[x], y, row["label"], VERDICTS.get(kind, GREYS[1]), radius, ends))
-    name_points(figure, {figure.axes[0]: labels}, legend=True)
+    if x == "nfe":
+        limits = 0.8 * methods[x].min(), 1.15 * data[x].max()
+        shown = [tick for tick in ticks if tick <= 1.2 * data[x].max()]
+    else:
+        shown = [tick for tick in ticks if tick >= data[x].min() / 3]
+        limits = min(shown), 1
+    ax.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    ax.set_xlim(*limits)
+    name_points(figure, {ax: [names[i] for i in methods.index]}, legend=True)
     return figure, data
 
 
@@ -306,8 +266,8 @@ def find_interval(row: Any, name: str) -> tuple[float, float]:
 
 
 def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """Compute where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times one's reach,
-    because a point is compared with another noisy point and not with the truth. None without an error."""
+    """Compute where another seed of plain decoding falls: the mean, plus and minus sqrt(2) times one's reach, because
+    both points are noisy. None without an error."""
     rows = plain.reindex(columns=[metric, f"{metric}_se"]).astype(float).dropna()
     if rows.empty:
         return None
@@ -315,9 +275,9 @@ def compute_noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] 
     return mean - reach, mean + reach
 
 
-def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) -> Drawing | None:
-    """Draw each figure in QUALITY that the rows have, a panel each and a line for each row, with intervals; the band is
-    what another seed of plain decoding would give. None without such figures. headings: other names of figures."""
+def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str]) -> Drawing | None:
+    """Draw each figure in QUALITY that the rows have, a panel each and a line for each row; the band is where another
+    seed of plain decoding falls. None without such figures. headings: other names of figures."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
     if not names:
         return None
@@ -335,7 +295,7 @@ def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) 
                 ax.errorbar(row[m], y, xerr=reach, fmt="o", color=colour, ms=4.5, capsize=2, elinewidth=0.9)
         ax.set_yticks(range(len(rows)), rows["label"])
         name, better = QUALITY[m]
-        name = (headings or {}).get(m, name)
+        name = headings.get(m, name)
         ax.set(xlabel=f"{name} ({better})" if better else name, ylim=(len(rows) - 0.5, -0.5))
     return figure, data
 
@@ -345,8 +305,7 @@ def draw_quality(rows: pd.DataFrame, headings: Mapping[str, str] | None = None) 
 
 @dataclass(frozen=True)
 class Extra:
-    """A figure with its data: of a line x, y, and optionally low and high; of a histogram value; label
-    distinguishes lines or histograms."""
+    """A figure with its data: of a line x, y, perhaps low and high; of a histogram value; perhaps `label`."""
 
     name: str  # the name of its CSV file: lower-case letters, digits and dashes
     title: str

@@ -3,8 +3,7 @@ page's own view."""
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,27 +14,31 @@ from parity.base.errors import ParityError
 from parity.experiment.cells import Cell
 from parity.report.blocks import Grid, Packed, Words, cut_caption, list_records, pack
 from parity.report.collect import Gathered, follows_plain, group_same, name_group
-from parity.report.settings import parse_settings
+from parity.report.settings import SummaryRow, parse_settings
 
 KIND = "discrete"
 SHOWN = 8  # prompts whose images are shown on a page without scripts
 COMPETE = 256  # the worst prompts are sought among this many
 BYTES = 800_000  # the most that the images in the view of all prompts take
 ACROSS = 8  # images in a row of a sheet
+EMPTY = np.zeros((0, 0))
 
 
-@dataclass(frozen=True)
-class Column:
-    """One cell's images of the grid's prompts."""
+class Column(NamedTuple):
+    """One cell's images of the first COMPETE prompts, and how they were decoded."""
 
     label: str
     pixels: np.ndarray  # uint8 [n, H, W, 3]
-    cosine: np.ndarray  # [n], of image and caption, by the network that judges quality
+    cosine: np.ndarray  # [n], of image and caption, by the network that judges quality; NaN without one
     baseline: bool = False  # whether it is plain decoding; differences are from a model's first
     model: str = ""
     method: str = ""
     drawn: str = ""  # the names of all cells that drew these images
     plain: bool = False  # whether the images are those of plain decoding
+    step: np.ndarray = EMPTY  # [n, L] the pass in which each token became final
+    nodes: np.ndarray = EMPTY  # [n] tokens evaluated; NaN where that is not known
+    known: bool = True  # whether `step` is: who made tokens elsewhere may not say
+    window: int = 0
 
 
 def encode_image(image: Image.Image, quality: int) -> str:
@@ -59,9 +62,8 @@ class Sheets(NamedTuple):
 
 
 def make_sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
-    """Draw each column's images [n, H, W, 3] on a sheet, ACROSS in a row, at most 96 pixels wide each; columns of the
-    same images share a sheet. As many of the first prompts are drawn as fit into `room` bytes of all sheets, but at
-    least a row. Returns the sheets and how many prompts are on them."""
+    """Draw each column's images [n, H, W, 3] on a sheet, columns of the same images on one, as many of the first
+    prompts as fit into `room` bytes, but at least a row. Returns the sheets and how many prompts are on them."""
     numbers: dict[bytes, int] = {}
     sheet_of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
     distinct = [columns[sheet_of.index(k)] for k in range(len(numbers))]
@@ -83,9 +85,8 @@ def draw_sheet(pixels: np.ndarray, side: int) -> str:
 
 
 def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order the prompts by how far a decoder falls after plain decoding: by the least of (a decoder's cosine - that of
-    its model's first baseline). Returns the prompts' indices [n] and these differences [n] in that order. If all
-    columns are baselines, those after the first of a model are compared in place of decoders."""
+    """Order the prompts by how far a decoder's cosine falls below that of its model's first baseline. Returns their
+    indices [n] and these differences [n]. If all columns are baselines, later ones stand for decoders."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     decoders = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
     worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in decoders], 0)  # fmin ignores NaN
@@ -93,113 +94,90 @@ def order_worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
     return order, worst[order]
 
 
-def list_columns(g: Gathered) -> tuple[list[Column], list[str]]:
-    """List the images of each cell of images, at most COMPETE prompts, and the captions of these prompts. Images
-    that no network judged have the cosine NaN. Raises ParityError if the cells have not the same number of images."""
-    columns: list[Column] = []
-    captions: list[str] = []
-    groups = {row["label"]: group for group in group_same(list_records(g.select_rows(KIND))) for row in group}
-    for label, cell in g.map_cells(KIND).items():
-        group = groups[label]
-        shared = cell.role == "method" and follows_plain(group)
-        drawn = f"plain decoding, seed {cell.spec['seed']}: " * shared + name_group(group, "label")
-        features = g.files.read_features(cell)
-        pixels = g.files.read_pixels(cell, COMPETE)
-        captions = [cut_caption(c) for c in features["captions"][:COMPETE].tolist()]
-        cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
-        fields = (cell.role != "method", cell.spec["model"], cell.spec["method"])
-        columns.append(Column(label, pixels, cosine, *fields, drawn, shared or cell.role != "method"))
+def read_column(g: Gathered, row: SummaryRow, cell: Cell, group: list[dict[str, Any]]) -> Column:
+    """Read the column of a cell's summary row; group: the rows that drew the same tokens."""
+    is_plain = cell.role != "method"
+    is_coupled = not is_plain and follows_plain(group)
+    drawn = f"plain decoding, seed {cell.spec['seed']}: " * is_coupled + name_group(group, "label")
+    pixels, cosine = g.files.read_pixels(cell, COMPETE), g.files.read_features(cell).get("cosine")
+    decoded, lacks = g.files.read_decoded(cell, "step", "nodes"), g.files.read_provenance(cell).get("lacks", ())
+    step = decoded["step"][:COMPETE].copy()
+    return Column(
+        row["label"], pixels, np.full(len(pixels), np.nan) if cosine is None else cosine[:COMPETE], is_plain,
+        row["model"], row["method"], drawn, is_plain or is_coupled, step,
+        decoded["nodes"][:COMPETE].copy() if "nodes" in decoded else (step > 0).sum(1),
+        "step" not in lacks, int(parse_settings(row["options"]).get("window", 0)),
+    )  # fmt: skip
+
+
+def list_columns(g: Gathered) -> tuple[list[Column], list[str], int]:
+    """List the images of each cell, at most COMPETE prompts, the captions, and the number of all prompts. Raises
+    ParityError if the cells have not the same number of images."""
+    rows, cells = list_records(g.select_rows(KIND)), g.map_cells(KIND)
+    groups = {row["label"]: group for group in group_same(rows) for row in group}
+    columns = [read_column(g, row, cells[row["label"]], groups[row["label"]]) for row in rows]
+    texts = [text for row in rows[:1] for text in g.files.read_features(cells[row["label"]])["captions"].tolist()]
+    captions = [cut_caption(text) for text in texts[:COMPETE]]
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
-    if columns and len(lengths) > 1:
+    if len(lengths) > 1:
         raise ParityError(f"images: columns and captions of {sorted(lengths)} rows; must be as many")
-    return columns, captions
+    return columns, captions, len(texts)
 
 
 def show_images(g: Gathered) -> list[Any]:
-    """Make the blocks of the section on images: a paragraph, the page's own views (all prompts, and the replay), and
-    a grid of the SHOWN prompts on which a decoder falls furthest below plain decoding, the worst first. Columns of the
-    same images are shown once, plain decoding's first. Unjudged images are in the order of their prompts."""
-    columns, captions = list_columns(g)
+    """Make the blocks on images: a paragraph, the page's own views, and a grid of the SHOWN prompts on which a decoder
+    falls furthest below plain decoding (unjudged: the first). Columns of the same images are shown once."""
+    columns, captions, n_prompts = list_columns(g)
     if not columns:
         return [Words("this experiment has no images.", "empty")]
     order, worst = order_worst_first(columns)
     ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
     ranking |= {c.label: c.cosine[order] for c in columns}
-    rows, different = [], list({(c.model, c.drawn): c for c in reversed(columns)}.values())[::-1]
-    different.sort(key=lambda c: not c.plain)
-    traces = {label: read_trace(g, cell) for label, cell in g.map_cells(KIND).items()}
+    same: dict[tuple[str, str], list[Column]] = {}
+    for column in columns:
+        same.setdefault((column.model, column.drawn), []).append(column)
+    different = sorted(same.values(), key=lambda sharing: not sharing[0].plain)
+    rows = []
     for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(make_thumbnail(c.pixels[i], 96), c.drawn, describe_image(c, i, columns, traces)) for c in different]
+        row = [(make_thumbnail(s[0].pixels[i], 96), s[0].drawn, describe_image(s, i)) for s in different]
         rows.append((captions[i], format_number(w, "+.3f"), row))
-    grid = Grid("pictures", [(c.drawn, c.method) for c in different], rows, pd.DataFrame(ranking))
-    n_prompts = traces[columns[0].label].n
+    grid = Grid("pictures", [(c.drawn, c.method) for c, *_ in different], rows, pd.DataFrame(ranking))
     scope = len(captions) if len(captions) == n_prompts else f"the first {len(captions)} of {n_prompts:,}"
     text = UNJUDGED if np.isnan(worst).all() else WORST
-    return [text.format(shown=len(rows), all=scope), *make_views(g, columns, captions, traces), grid]
+    return [text.format(shown=len(rows), all=scope), *make_views(columns, captions, n_prompts), grid]
 
 
-def describe_image(column: Column, i: int, columns: Sequence[Column], traces: Mapping[str, "Trace"]) -> str:
-    """Describe prompt i's image of a column: its cosine, if it was judged, and its passes, in each of the columns that
-    share the image."""
-    same = [c for c in columns if (c.model, c.drawn) == (column.model, column.drawn)]
-    counts = [(traces[c.label].known, traces[c.label].step[i].max()) for c in same]
-    passes = ", ".join(dict.fromkeys(f"{count:,}" if known else "unknown" for known, count in counts))
-    return ", ".join(filter(None, [format_number(column.cosine[i], ".3f"), f"{passes} passes"]))
+def describe_image(sharing: Sequence[Column], i: int) -> str:
+    """Describe prompt i's image of the columns that share it: its cosine, and its passes in each of them."""
+    passes = dict.fromkeys(f"{c.step[i].max():,}" if c.known else "unknown" for c in sharing)
+    return ", ".join(filter(None, [format_number(sharing[0].cosine[i], ".3f"), f"{', '.join(passes)} passes"]))
 
 
-class Trace(NamedTuple):
-    """How a cell's first COMPETE images were decoded."""
-
-    n: int  # number of the cell's images
-    step: np.ndarray  # [COMPETE, L] the pass in which each token became final
-    nodes: np.ndarray  # [COMPETE] tokens evaluated; NaN where that is not known
-    known: bool = True  # whether `step` is: who made tokens elsewhere may not say
-
-
-def read_trace(g: Gathered, cell: Cell) -> Trace:
-    """Read how the first images of a cell were decoded."""
-    decoded = g.files.read_decoded(cell, "step", "nodes")
-    step = decoded["step"][:COMPETE].copy()
-    nodes = decoded["nodes"][:COMPETE].copy() if "nodes" in decoded else (step > 0).sum(1)
-    lacks = g.files.read_provenance(cell).get("lacks", ())
-    return Trace(len(decoded["step"]), step, nodes, "step" not in lacks)
-
-
-def make_views(g: Gathered, columns: list[Column], captions: list[str], traces: dict[str, Trace]) -> Iterator[Packed]:
-    """Yield, for each model, the packed data of the views of all prompts and of the replay: as many prompts as there is
-    room for, the worst first. traces: how each cell was decoded, by its label."""
+def make_views(columns: list[Column], captions: list[str], n_prompts: int) -> Iterator[Packed]:
+    """Yield for each model the packed data of the views: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         model_columns = [c for c in columns if c.model == model]
         order, worst = order_worst_first(model_columns)
         drawn, shown = make_sheets([c.pixels[order] for c in model_columns], BYTES // len(models))
         order = order[:shown]
-        n_prompts = traces[model_columns[0].label].n
         base = next((c for c in model_columns if c.baseline), model_columns[0])
-        tokens = max(traces[c.label].step.shape[1] for c in model_columns)
         pairs = zip(model_columns, drawn.sheet_of, strict=True)
-        content = [describe_column(g, c, traces[c.label], order, base, sheet) for c, sheet in pairs]
         judged = not np.isnan(worst).all()
         about = f"{shown} of {n_prompts:,} prompts{JUDGED if judged else UNDER}. Images are compressed."
         about += LEFT * (shown < n_prompts)
         yield pack("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are below.", {
-            "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
+            "side": drawn.side, "across": ACROSS, "tokens": max(c.step.shape[1] for c in model_columns),
+            "sheets": drawn.uris, "columns": [describe_column(c, order, base, sheet) for c, sheet in pairs],
             "captions": [captions[i] for i in order], "worst": round_values(worst[:shown]), "about": about,
             "replay": REPLAY,
         })  # fmt: skip
 
 
-def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Column, sheet: int) -> dict[str, Any]:
-    """Collect what the views show of one cell: figures, and for the replay either the tokens kept in each pass
-    (`kept`), if they became final in raster order, or the pass in which each token did (`step`); `unknown` if neither
-    is.
-
-    order   numbers of the prompts to show, in their order
-    base    the baseline's column, whose cosine is subtracted
-    sheet   number of the sheet with the cell's images
-    """
-    step, nodes = trace.step[order], trace.nodes[order]
-    options = parse_settings(g.summary.set_index("label")["options"].get(c.label))
+def describe_column(c: Column, order: np.ndarray, base: Column, sheet: int) -> dict[str, Any]:
+    """Collect what the views show of one cell: figures, and for the replay the tokens `kept` in each pass if they
+    became final in raster order, else the pass (`step`) of each. order: of prompts; base: the baseline's column."""
+    step, nodes = c.step[order], c.nodes[order]
     content: dict[str, Any] = {
         "label": c.label, "drawn": c.drawn, "method": c.method, "plain": c.baseline, "sheet": sheet,
         "cosine": round_values(c.cosine[order]),
@@ -207,19 +185,17 @@ def describe_column(g: Gathered, c: Column, trace: Trace, order: Any, base: Colu
         "nodes": [None if np.isnan(count) else int(count) for count in nodes],
         "passes": float(step.max(1).mean()),
     }  # fmt: skip
-    if not trace.known:
+    if not c.known:
         return content | {"unknown": True}
     if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
         n_kept = [np.bincount(row)[1:].tolist() for row in step]
-        window = int(options.get("window", 0))
-        is_sliding = window > 0 and is_sliding_window(n_kept, nodes, window)
-        return content | {"kept": n_kept, "window": window if is_sliding else 0}
+        is_sliding = c.window > 0 and is_sliding_window(n_kept, nodes, c.window)
+        return content | {"kept": n_kept, "window": c.window if is_sliding else 0}
     return content | {"step": step.tolist(), "parallel": True}
 
 
 def is_sliding_window(n_kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
-    """Return whether the tokens evaluated, nodes [n] by image, are those of a window of this size that moves on after
-    each pass by what was kept. n_kept: by image and pass the tokens that became final."""
+    """Return whether the tokens evaluated, nodes [n], are of a window of this size that moves on by what was kept."""
     for row, total in zip(n_kept, nodes.tolist(), strict=True):
         starts = np.concatenate([[0], np.cumsum(row)[:-1]])
         if np.minimum(window, sum(row) - starts).sum() != total:

@@ -57,11 +57,8 @@ def make_blank_axes(figure: Figure, rows: int, columns: int) -> np.ndarray:
 
 
 def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | None:
-    """Draw how many tokens became final together, by place: the mean over images above, the first image below. The data
-    are the means.
-
-    Cells that take one token a pass everywhere are left out: their map is all 1. None if no cell is left.
-    """
+    """Draw how many tokens became final together, by place: the mean over images above, the first image below. Cells of
+    one token a pass everywhere are left out; None if no cell is left."""
     means, firsts = {}, {}
     for name, step in steps.items():
         run = count_run_lengths(step)
@@ -87,12 +84,8 @@ def draw_acceptance_maps(steps: Steps, widths: Mapping[str, int]) -> Drawing | N
 def draw_top1_maps(
     top1: Mapping[str, np.ndarray], pixels: np.ndarray, plain: str, widths: Mapping[str, int]
 ) -> Drawing:
-    """Draw the target's largest probability at each place, for tokens of plain decoding: the mean over images, and the
-    FIRST images with theirs. The data hold the means of every cell whose images have as many tokens.
-
-    top1    by cell [n, L], NaN where forced; widths: by cell the tokens in a row of the image
-    pixels  [n, H, W, 3] of the first images of the cell `plain`
-    """
+    """Draw the target's largest probability at each place for plain decoding: the mean, and the FIRST images with
+    theirs. The data hold the means of every cell of as many tokens. top1: by cell [n, L], NaN where forced."""
     own = top1[plain]
     lines = [average_over_images(own), *own[:FIRST]]
     figure = Figure(figsize=(12.2, 4.7), layout="constrained")
@@ -109,8 +102,7 @@ def draw_top1_maps(
 
 
 def draw_boxes(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
-    """Draw a horizontal box of the column `x` for each label of the data: the middle half, the median as a line,
-    whiskers from 5 to 95%."""
+    """Draw a horizontal box of the column `x` for each label: the middle half, the median, whiskers from 5 to 95%."""
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * data["label"].nunique()), layout="constrained")
     ax = figure.subplots()
     colours = {name: look[name][0] for name in data["label"].unique()}
@@ -121,8 +113,7 @@ def draw_boxes(data: pd.DataFrame, x: str, look: Look, xlabel: str) -> Figure:
 
 
 def draw_top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
-    """Draw a box for each cell of the target's largest probability at the tokens that it decoded; the data are
-    quantiles in steps of 1%. top1: by label [n, L], NaN where forced."""
+    """Draw a box for each cell of the target's largest probability [n, L] at its tokens; the data are quantiles."""
     share = np.linspace(0, 1, 101)
     frames = [
         pd.DataFrame({"label": name, "share": share, "top1": np.quantile(values[~np.isnan(values)], share)})
@@ -144,11 +135,9 @@ def draw_compression(steps: Steps, top1: Mapping[str, np.ndarray], look: Look) -
 
 
 def count_by_pass(step: np.ndarray, max_stretches: int = 24) -> pd.DataFrame:
-    """Count the tokens that became final per pass, from the pass of each token, step [n, L]: by stretch of passes, at
-    most `max_stretches`, the mean over images, its standard error, and the number of images.
-
-    Leaves out passes in which less than half of the images take part, which would show the slow images alone.
-    """
+    """Count the tokens that became final per pass, from step [n, L], by stretch of passes: the mean over images, its
+    error, their number. Passes in which less than half of the images take part would show the slow ones alone: left
+    out."""
     tokens = pd.DataFrame([np.bincount(row)[1:] for row in step])  # a row is an image, NaN after its last pass
     tokens = tokens.loc[:, tokens.notna().mean() >= 0.5]
     starts = np.arange(0, tokens.shape[1], -(-tokens.shape[1] // max_stretches))

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -27,8 +27,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def load_templates() -> jinja2.Environment:
-    r"""Load the Jinja templates beside this module. They escape all text, show control characters as \u001b and the
-    like, and draw a block of the page by the global `draw(block)`."""
+    """Load the Jinja templates. They escape all text, make control characters visible, and have the global
+    `draw(block)`."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -45,32 +45,26 @@ def load_templates() -> jinja2.Environment:
 
 
 def list_sections(gathered: Gathered) -> list[Section]:
-    """List every section of the report in order: verdicts, the study's figures, those of each kind of model, then
-    answers of text models, published figures, tests, environment and files."""
     sections = [summary_page.make_verdicts_section(gathered), *shared_sections.make_study_sections(gathered)]
     for kind in gathered.kinds:
         sections += import_module(f"parity.report.{kind}").make_sections(gathered)
     sections += anysubset.make_accuracy_sections(gathered)
-    return [*sections, *shared_sections.make_closing_sections(gathered), summary_page.make_files_section(gathered)]
+    return [
+        *sections, shared_sections.make_published_section(gathered), shared_sections.make_equality_section(gathered),
+        *shared_sections.make_observations_sections(gathered), shared_sections.make_environment_section(gathered),
+        summary_page.make_files_section(gathered),
+    ]  # fmt: skip
 
 
-class Group(NamedTuple):
-    """An entry of the contents: sections whose titles begin alike, such as "Images: passes and time"."""
-
-    title: str
-    links: list[tuple[str, str]]  # the address and the title of each section
-
-
-def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> list[Group]:
-    """List the contents, an entry for all sections whose titles begin alike. A section in `on_page` is linked by its
-    id, a separate one by its file, any other by its place in the file `elsewhere`."""
-    groups: dict[str, Group] = {}
+def list_contents(sections: list[Section], on_page: list[Section], elsewhere: str) -> dict[str, list[tuple[str, str]]]:
+    """List the contents: by the beginning of sections' titles, such as "Images", each one's address and title. A
+    section that is neither on the page nor separate is in the file `elsewhere`."""
+    contents: dict[str, list[tuple[str, str]]] = {}
     for section in sections:
         title, _, subtitle = section.title.partition(": ")
         file = "" if section in on_page else f"{section.id}.html" if section.separate else elsewhere
-        link = (f"{file}#{section.id}", subtitle.capitalize() or title)
-        groups.setdefault(title, Group(title, [])).links.append(link)
-    return list(groups.values())
+        contents.setdefault(title, []).append((f"{file}#{section.id}", subtitle.capitalize() or title))
+    return contents
 
 
 def build_page(
@@ -91,7 +85,7 @@ def build_page(
     names = [*tables, *(f"figures/{name}.csv" for name in sorted(data))]
     script = (TEMPLATES / "page.js").read_text()
     digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-    first = {group.links[0][0]: group.links for group in contents if len(group.links) > 1}
+    first = {links[0][0]: links for links in contents.values() if len(links) > 1}
     html = load_templates().get_template("page.html.j2").render(
         title=f"Parity: {experiment}", sections=on_page, contents=contents, first=first, files=names, banner=banner,
         script=Markup(script), digest=digest,
@@ -100,8 +94,8 @@ def build_page(
 
 
 def write_page(gathered: Gathered, page: Path) -> None:
-    """Write the report to the file `page`, and beside it the front page `index.html` that leads to its sections, a file
-    for each separate section, and `figures/<name>.csv` with each figure's data."""
+    """Write the report to the file `page`, beside it the front page `index.html`, a file for each separate section, and
+    the data of each figure."""
     sections = list_sections(gathered)
     name = gathered.settings.experiment
     banner = BANNER if gathered.settings.stand_in else ""

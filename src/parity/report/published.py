@@ -29,7 +29,6 @@ OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # if a paper does not st
 
 
 def read_published(files: Sequence[Path]) -> pd.DataFrame:
-    """Read the published numbers of all CSV files as one table, a number a row."""
     papers = [pd.read_csv(f, keep_default_na=False) for f in files]
     return pd.concat(papers, ignore_index=True) if papers else pd.DataFrame(columns=COLUMNS[:9])
 
@@ -40,8 +39,7 @@ def is_wanted(wanted: Any, value: Any) -> bool:
 
 
 def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
-    """Return whether a published number `paper` describes the summary row `row`: same method and options, and no
-    condition that contradicts."""
+    """Return whether a published number describes a summary row: same method and options, no condition contradicts."""
     if (paper["kind"], paper["method"]) != (row["kind"], row["method"]):
         return False
     settings, our_options = list_settings(row), parse_settings(row["options"])
@@ -69,7 +67,6 @@ def is_match(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> bool:
 
 
 def count_tokens_per_step(row: SummaryRow, sizes: Sizes) -> float:
-    """Count the tokens of an image that a row's method draws in each of its iterations."""
     return float(sizes[row["model"]]["length"] / parse_settings(row["options"])["iterations"])
 
 
@@ -81,9 +78,8 @@ def cap(wanted: Any, most: int) -> Any:
 
 
 def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float, ...]:
-    """Rate how like a row is to what the paper ran, a tuple that is larger for the more alike. For text, prefer the
-    longest, as the papers' are; for vectors, the options of the paper's code, then its pre-filling, then its batch, and
-    then the tokens that it draws in a step."""
+    """Rate how like a row is to what the paper ran. Of text, longest first; of vectors by the options of the paper's
+    code, pre-filling, batch, and tokens a step."""
     if paper["kind"] == "anysubset":
         return (list_settings(row).get("length", 0),)
     our_options = parse_settings(row["options"])
@@ -99,26 +95,19 @@ def rate_likeness(paper: PaperRow, row: SummaryRow, sizes: Sizes) -> tuple[float
 
 
 def find_matches(paper: PaperRow, rows: Sequence[SummaryRow], sizes: Sizes) -> list[SummaryRow]:
-    """Find our rows to show beside a published number: of images all that match, of other kinds the one most alike, of
-    those that have the figure if any has. [] if none matches."""
+    """Find our rows beside a published number: of images all that match, of others the most alike with the figure."""
     described = [row for row in rows if is_match(paper, row, sizes)]
     if paper["kind"] == "discrete" or not described:
         return described
-    return [
-        max(described, key=lambda row: (not is_missing(row.get(paper["metric"])), *rate_likeness(paper, row, sizes)))
-    ]
+    metric = paper["metric"]
+    return [max(described, key=lambda row: (not is_missing(row.get(metric)), *rate_likeness(paper, row, sizes)))]
 
 
 def compute_changes(
     paper: PaperRow, row: SummaryRow, baseline: float | None, base: SummaryRow | None, is_same: bool
 ) -> dict[str, Any]:
-    """Compute both figures' changes from plain decoding and, if both are of the same network (`is_same`), ours less
-    theirs: of ratios themselves, else of the changes. Figures of two networks differ by the networks, so their
-    difference says nothing of the method. {} where nothing can be compared.
-
-    baseline   the paper's figure of plain decoding; None if it prints none
-    base       our row of plain decoding that `row` refers to
-    """
+    """Compute the change from plain decoding of the paper's figure (`baseline` its own) and of ours (`base` our row)
+    and, if both are of the same network, ours less theirs: of ratios themselves, else of the changes. {} without."""
     metric = paper["metric"]
     value = row.get(metric)
     if is_missing(value):
@@ -128,22 +117,18 @@ def compute_changes(
     if base is None or row is base or is_missing(base.get(metric)) or any(word in metric for word in APART):
         return {}
     ours = value - base[metric]
-    paper_change = None if baseline is None else paper["value"] - baseline
-    difference = ours - paper_change if is_same and paper_change is not None else None
-    return {"our_change": ours, "change": paper_change, "difference": difference}
+    theirs = None if baseline is None else paper["value"] - baseline
+    difference = ours - theirs if is_same and theirs is not None else None
+    return {"our_change": ours, "change": theirs, "difference": difference}
 
 
 def join_published(
     papers: pd.DataFrame, summary: pd.DataFrame, sizes: Sizes, extra_rows: Sequence[SummaryRow] = (),
     networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Join the papers' figures with ours, a row for each pair of a published number and a matching cell.
-
-    change, our_change  from plain decoding: the paper's own in the same table, ours of the cell's reference
-    difference          see `compute_changes`
-    extra_rows          rows of ours that are of no cell: answers of the text model itself
-    networks            our models that are a paper's own network: its name there
-    """
+    """Join the papers' figures with ours, a row for each pair of a published number and a matching cell. extra_rows:
+    ours of no cell, answers of the text model itself; networks: our models that are a paper's own network, by its
+    name."""
     table = ["paper", "table", "model", "conditions", "metric"]
     baselines = {tuple(p[name] for name in table): p["value"] for p in list_records(papers[::-1]) if is_plain(p)}
     cells: list[SummaryRow] = [*list_records(summary), *extra_rows]
@@ -160,20 +145,16 @@ def join_published(
             base = by_key.get(row.get("reference")) if is_relative else None
             changes = compute_changes(paper, row, baseline, base, same_network)
             result.append({**paper, **ours, **changes})
-    return pd.DataFrame([*result, *list_networks_not_run(papers, result)], columns=COLUMNS)
-
-
-def list_networks_not_run(papers: pd.DataFrame, joined: Sequence[PaperRow]) -> list[dict[str, Any]]:
-    """List the printed numbers of networks that are not run, of the tables that have a row in `joined`: with no figure
-    of ours, and marked as the paper's own in place of our cell."""
-    tables = {(row["paper"], row["table"]) for row in joined}
-    run = {(row["paper"], row["table"], row["model"]) for row in joined}
-    rows = [row for row in list_records(papers) if (row["paper"], row["table"]) in tables]
-    return [{**row, "key": NOT_RUN} for row in rows if (row["paper"], row["table"], row["model"]) not in run]
+    # A table that has a row of ours shows what it prints of networks that are not run, too.
+    tables, run = ({tuple(row[n] for n in names) for row in result} for names in (table[:2], table[:3]))
+    for paper in list_records(papers):
+        network = tuple(paper[name] for name in table[:3])
+        if network[:2] in tables and network not in run:
+            result.append({**paper, "key": NOT_RUN})
+    return pd.DataFrame(result, columns=COLUMNS)
 
 
 def is_plain(paper: PaperRow) -> bool:
-    """Return whether a published row is of plain decoding, its unstated options being the defaults."""
     kind, method = paper["kind"], paper["method"]
     return method in methods(kind) and is_plain_decoding(
         kind, method, options(kind, method, {}) | parse_settings(paper["options"])

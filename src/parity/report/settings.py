@@ -32,16 +32,14 @@ def parse_settings(text: Any) -> dict[str, Any]:
 
 
 def list_settings(row: SummaryRow) -> dict[str, Any]:
-    """List all settings of a summary row but method, options and seed: model, task, the task's settings,
-    "sampling.<field>", cache, batch."""
+    """List all settings of a summary row but method, options and seed, those of sampling as "sampling.<field>"."""
     settings = {name: row[name] for name in COLUMNS if not is_missing(row.get(name))}
     settings |= parse_settings(row.get("settings"))
     return settings | {f"sampling.{k}": v for k, v in parse_settings(row.get("sampling")).items()}
 
 
 def read_spec(row: SummaryRow) -> dict[str, Any]:
-    """Read a summary row back as a specification for `experiment.study.read_setting`: kind, method, model and so on,
-    `options` (a text task's settings among them) and `sampling`."""
+    """Read a summary row back as a specification for `study.read_setting`, a task's settings among `options`."""
     names = [name for name in ("kind", "method", *COLUMNS) if not is_missing(row.get(name))]
     spec = {"task_kind" if name == "task" else name: row[name] for name in names}
     options = parse_settings(row.get("settings")) | parse_settings(row["options"])
@@ -56,8 +54,7 @@ def find_varying(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
-    """Name a method by those options in `shown` that are not its defaults; options that NAMED sets go by their name.
-    Tokens made elsewhere have a name of their own."""
+    """Name a method by those options in `shown` that are not its defaults; options that NAMED sets go by their name."""
     if is_made(kind, method):
         return str(options["name"])
     default, name = complete(kind, method, {}), get_short_name(method)
@@ -85,8 +82,8 @@ def explain_decoder(kind: str, method: str) -> tuple[str, dict[str, str]]:
 
 
 def make_labels(rows: Sequence[SummaryRow]) -> list[str]:
-    """Make a short name per row of one kind: its method, those options in which the method's variants differ (all where
-    it is the `baseline`), without defaults, and what else distinguishes rows; a number if nothing does."""
+    """Make a short name per row of one kind: its method, the options in which the method's variants differ (all where
+    it is the `baseline`), and what else distinguishes rows; a number if nothing does."""
     methods = [(str(row["method"]), parse_settings(row["options"])) for row in rows]
     vary = {method: find_varying([o for m, o in methods if m == method]) for method, _ in methods}
     for row, (method, options) in zip(rows, methods, strict=True):

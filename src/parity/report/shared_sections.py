@@ -1,6 +1,6 @@
 """Sections that every kind of model has a part in: study figures, published figures, tests, environment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -8,7 +8,7 @@ import yaml
 
 from parity.experiment.checks import make_slug
 from parity.experiment.schema import FigureSpec
-from parity.experiment.study import format_label, list_speeds, metrics, parse_source
+from parity.experiment.study import format_label, parse_source
 from parity.metrics.estimates import PERCENT
 from parity.metrics.export import FIGURES
 from parity.report import study_figures, tables
@@ -26,13 +26,12 @@ from parity.report.blocks import (
     list_records,
     pack,
 )
-from parity.report.collect import Gathered
+from parity.report.collect import Gathered, label_measures, list_declared, list_studies
 from parity.report.figures import draw_extra, encode_figure, plot
 from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
-from parity.report.tables import NONE, Column, format_number, show_number, show_table, show_text
+from parity.report.tables import NONE, Column, format_number, show_table, show_text, show_value
 
-TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 MEASURED = "measured"  # the unit of figures that depend on a machine's load, and do not compare between jobs
 
 
@@ -55,10 +54,8 @@ def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
-    """Yield a table of the measured figures that are not in `shown`, the names that the tables of this kind show; none
-    if there are none. Times are left out, as those of separate jobs do not compare."""
-    measures = (*metrics(kind).values(), list_speeds(kind))
-    meanings = FIGURES | {name: meaning for figures in measures for name, meaning in figures.items()}
+    """Yield a table of the measured figures that are not in `shown`, but times, which do not compare between jobs."""
+    meanings = FIGURES | list_declared(kind)
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
     names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
     if names:
@@ -76,15 +73,13 @@ def name_protocol(rows: list[dict[str, Any]]) -> str:
 
 
 def make_study_sections(g: Gathered) -> list[Section]:
-    """Make the section of the figures that the configuration asks for; [] if it asks for none."""
-    body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in g.list_studies(kind)]
+    body = [draw_study(g, kind, f, g.select_rows(kind)) for kind in g.kinds for f in list_studies(g.settings, kind)]
     return [Section("study", "Study", STUDY, *body)] if body else []
 
 
 def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
-    """Draw a study figure over cells of one kind, with the published numbers of its paper, as a block whose name begins
-    with `prefix`; a sentence if no cell belongs to it."""
-    labels = g.label_measures(kind)
+    """Draw a study figure over cells of one kind, with its paper's numbers; a sentence if no cell belongs to it."""
+    labels = label_measures(kind)
     drawn = study_figures.draw_study(figure, rows, g.papers[g.papers["kind"] == kind], labels)
     if drawn is None:
         return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
@@ -102,9 +97,10 @@ def draw_study(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
 
 
 def draw_sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
-    """Draw a figure over each setting in `swept` that takes three values or more, except those that the study shows.
-    swept: to each setting the measures to draw, and the paper's table or ""."""
-    figures = study_figures.find_sweeps(g.select_rows(kind), swept, {figure.x for figure in g.list_studies(kind)})
+    """Draw a figure over each setting in `swept` (its measures, and the paper's table or "") that takes three values or
+    more, except those that the study shows."""
+    asked = {figure.x for figure in list_studies(g.settings, kind)}
+    figures = study_figures.find_sweeps(g.select_rows(kind), swept, asked)
     return [draw_study(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
 
@@ -121,49 +117,49 @@ BOTH = (
 def show_published(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
     """Show the papers' figures beside ours, "n/a" where one is missing. names: labels of our cells by key."""
 
-    def make_option_column(heading: str, name: str, detail: str, meaning: str) -> Column:
-        """Make a column of the text in column `name`, beneath it the settings in the JSON of column `detail`."""
-
-        def show(r: Mapping[str, Any]) -> Entry:
-            return Entry(format_text(r[name], "any"), format_settings(parse_settings(r[detail]), ": "), "text")
-
-        return Column(heading, show, meaning)
-
-    def make_figure_column(heading: str, name: str, meaning: str = "", digits: int = 4) -> Column:
-        """Make a column of the figure in column `name`; "n/a" where it is missing."""
-        return Column(heading, lambda r: NONE if is_missing(r[name]) else show_number(r[name], digits), meaning)
+    def show_with_settings(name: str, detail: str) -> Callable[[Mapping[str, Any]], Entry]:
+        """Make a function that shows the text in column `name`, beneath it the settings in the JSON of `detail`."""
+        return lambda r: Entry(format_text(r[name], "any"), format_settings(parse_settings(r[detail]), ": "), "text")
 
     columns = [
         Column("Source", show_text("table", "paper")),
-        make_option_column(
-            "Their model", "model", "conditions", "the paper's model, and what it states of the conditions"
+        Column(
+            "Their model", show_with_settings("model", "conditions"),
+            "the paper's model, and what it states of the conditions",
         ),
-        make_option_column(
-            "Method", "method", "options", "the method, and options that the paper states; others are the defaults"
+        Column(
+            "Method", show_with_settings("method", "options"),
+            "the method, and options that the paper states; others are the defaults",
         ),
         Column("Measure", lambda r: Entry(r["metric"].replace("_", " ")), "CLIP-scores are cosines"),
-        make_figure_column("Published", "value"),
-        make_figure_column("Ours", "ours"),
-        *(make_figure_column(*column) for column in FROM_PLAIN if rows[column[1]].notna().any()),
+        Column("Published", show_value("value", absent=NONE)),
+        Column("Ours", show_value("ours", absent=NONE)),
+        *(column for name, column in FROM_PLAIN.items() if rows[name].notna().any()),
         Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
-    ]
+    ]  # fmt: skip
     return show_table(list_records(rows), columns, caption)
 
 
-FROM_PLAIN: list[Any] = [
-    ("Published, from plain", "change", "the paper's figure minus its own plain decoding in the same table"),
-    ("Ours, from plain", "our_change", "our figure minus our plain decoding under the same settings"),
-    (
-        "Difference", "difference",
-        "ours minus theirs, where both decode the same network: of ratios themselves, of other figures the changes", 3,
+FROM_PLAIN = {
+    "change": Column(
+        "Published, from plain", show_value("change", absent=NONE),
+        "the paper's figure minus its own plain decoding in the same table",
     ),
-]  # fmt: skip
+    "our_change": Column(
+        "Ours, from plain", show_value("our_change", absent=NONE),
+        "our figure minus our plain decoding under the same settings",
+    ),
+    "difference": Column(
+        "Difference", show_value("difference", 3, NONE),
+        "ours minus theirs, where both decode the same network: of ratios themselves, of other figures the changes",
+    ),
+}  # fmt: skip
 
 
 def select_worth_showing(g: Gathered) -> pd.Series:
     """Mark the published rows shown at once: those of the study's tables, or else those that compare with ours."""
     rows = g.published
-    sources = [parse_source(f.paper) for kind in g.kinds for f in g.list_studies(kind) if f.paper]
+    sources = [parse_source(f.paper) for kind in g.kinds for f in list_studies(g.settings, kind) if f.paper]
     if sources:
         shown = {(paper, table) for paper, table_names in sources for table in table_names}
         pairs = zip(rows["paper"], rows["table"], strict=True)
@@ -174,7 +170,6 @@ def select_worth_showing(g: Gathered) -> pd.Series:
 
 
 def make_published_section(g: Gathered) -> Section:
-    """Make the section of published figures: those worth showing, and all of them on request."""
     names = dict(zip(g.summary["key"], g.summary["label"], strict=True))
     first = select_worth_showing(g)
     body: list[Any] = []
@@ -212,7 +207,6 @@ def make_equality_section(g: Gathered) -> Section:
 
 
 def label_tests(g: Gathered) -> pd.DataFrame:
-    """Label each row of the tests by the name that it is judged under."""
     rows = g.equality
     labels = {(v["kind"], v["key"]): v["label"] for v in list_records(g.verdicts)}
     return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
@@ -241,7 +235,6 @@ STRONGEST = (
 
 
 def make_observations_sections(g: Gathered) -> list[Section]:
-    """Make the section of figures whose data were made elsewhere; [] without such figures."""
     drawn = [(e, encode_figure(draw_extra(e))) for e in g.extras]
     body = [Plot(e.name, e.title, uri, e.caption, e.data, e.title) for e, uri in drawn]
     return [Section("observations", "What methods rest on", OBSERVED, *body, separate=True)] if body else []
@@ -260,7 +253,6 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def make_environment_section(g: Gathered) -> Section:
-    """Make the section of machine, versions and seeds, and of the configuration as YAML."""
     config = g.settings.model_dump(mode="json", exclude_unset=True)
     code = Words(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "code")
     body = Terms(list(flatten(g.environment))), Words("Configuration", "heading"), code
@@ -268,9 +260,3 @@ def make_environment_section(g: Gathered) -> Section:
 
 
 MADE_BY = "The commit, machine, versions, seeds and configuration that produced these numbers."
-
-
-def make_closing_sections(g: Gathered) -> list[Section]:
-    """Make the sections that come last: published figures, tests, observations, environment."""
-    sections = [make_published_section(g), make_equality_section(g)]
-    return [*sections, *make_observations_sections(g), make_environment_section(g)]

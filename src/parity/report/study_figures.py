@@ -28,26 +28,25 @@ LEVELS = ("speedup", "perplexity_ratio")  # these are ratios to plain decoding, 
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
 COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
 Labels = Mapping[str, str]  # by measure the label of its axis
-SpecAndRow = tuple[dict[str, Any], dict[str, Any]]
+Mark = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # specification, row, options that tell marks apart
 
 
 # --- the data of a figure
 
 
-def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[SpecAndRow]:
-    """Yield specification and summary row of each cell that `figure.where` admits. over_setting: x is a setting, and
-    controls, which have the reference's setting, are left out; else rows without the measure x are."""
+def list_our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[Mark]:
+    """Yield specification, summary row and options of each cell that `figure.where` admits and that has the measure x;
+    over a setting x without controls."""
     for row in list_records(rows):
         spec = read_spec(row)
         is_repeated = over_setting and row["role"] == "control"  # a control repeats the reference's setting
         if is_shown(figure.where, spec) and not is_repeated and (over_setting or pd.notna(row.get(figure.x))):
-            yield spec, row
+            yield spec, row, spec["options"]
 
 
-def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAndRow]:
-    """Yield specification and row of each line of the paper's tables that `figure.where` admits. papers: published
-    numbers, one a row; those of the same model, method, options and conditions become one row, a measure a column. A
-    row's "own options" are the stated options alone; the specification's include the conditions."""
+def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[Mark]:
+    """Yield specification, row (a measure a column) and stated options of each line of the paper's tables that
+    `figure.where` admits; the specification's options include the conditions."""
     paper, tables = parse_source(figure.paper)
     columns = ["kind", "paper", "table", "model", "method", "options", "conditions"]
     printed = papers[(papers["paper"] == paper) & papers["table"].isin(tables)]
@@ -59,12 +58,11 @@ def list_paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[SpecAn
         spec = {**row, "options": conditions | options, "sampling": sampling}
         if is_shown(figure.where, spec):
             measures = dict(zip(group["metric"], group["value"], strict=True))
-            yield spec, {**conditions, **row, **measures, "own options": options}
+            yield spec, {**conditions, **row, **measures}, options
 
 
 def name_line(spec: dict[str, Any], by: list[str]) -> str:
-    """Name a line of the plot by those settings in `by` (method, options, model, ...) that its specification has; by
-    the method if it has none of them."""
+    """Name a line of the plot by those settings in `by` that its specification has, else by its method."""
     settings = {n: v for n in by if (v := read_setting(spec, n)) is not None}
     words = []
     if "method" in settings:
@@ -75,26 +73,20 @@ def name_line(spec: dict[str, Any], by: list[str]) -> str:
     return " ".join(words) or spec["method"]
 
 
-def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], labels: Labels) -> pd.DataFrame:
-    """List the marks of a figure, one for each row and measure of `figure.y`, with the columns COLUMNS: the value with
-    its interval, the interval along x where that is a measure (is in `labels`), and as `note` the options in which
-    marks of one label differ. Rows without a definite x are left out. Settings keep their types: no 4.0 for 4, no NaN
-    for None. source: "ours" or "paper"."""
-    marks: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
-    for spec, row in rows:
-        options = row["own options"] if "own options" in row else spec["options"]  # no device and prompts of a paper
-        marks.append((name_line(spec, figure.by), options, spec, row))
+def list_points(figure: FigureSpec, source: str, rows: Iterable[Mark], labels: Labels) -> pd.DataFrame:
+    """List the marks of a figure by COLUMNS, one for each row and measure of `figure.y`; as `note` the options in which
+    marks of one label differ. Without a definite x there is none. Settings keep their types: no 4.0 for 4, no NaN for
+    None."""
+    marks = [(name_line(spec, figure.by), options, spec, row) for spec, row, options in rows]
     points = []
     for label, options, spec, row in marks:
-        differing = find_varying([line_options for name, line_options, *_ in marks if name == label])
-        noted = [n for n in sorted(differing) if n in options and n not in (figure.x, *figure.by)]
-        note = format_settings({n: options[n] for n in noted})
-        point: dict[str, Any] = {"source": source, "label": label, "note": note}
-        point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         x: Any = row.get(figure.x) if figure.x in labels else read_setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in labels):  # the paper does not say at which x
             continue
-        point["x"] = x
+        differing = find_varying([own_options for name, own_options, *_ in marks if name == label])
+        noted = [n for n in sorted(differing) if n in options and n not in (figure.x, *figure.by)]
+        point = {"source": source, "label": label, "note": format_settings({n: options[n] for n in noted}), "x": x}
+        point |= {name: row.get(name) for name in ("method", "model", "key", "table")}
         if figure.x in labels:
             down, up = find_interval(row, figure.x)
             point |= {"across_low": x - down, "across_high": x + up}
@@ -105,8 +97,8 @@ def list_points(figure: FigureSpec, source: str, rows: Iterable[SpecAndRow], lab
 
 
 def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[str]:
-    """Name each mark's line as in the legend: its label, the options in which its marks differ (where x is a measure;
-    of a paper, where it is a setting, with their values), the model if there are several, and the paper."""
+    """Name each mark's line as in the legend: its label, the options in which its marks differ, the model if there are
+    several, and the paper."""
     several = data.loc[data["source"] == "ours", "model"].nunique() > 1 and "model" not in figure.by
     names = []
     for row in list_records(data):
@@ -126,13 +118,11 @@ def name_series(figure: FigureSpec, data: pd.DataFrame, labels: Labels) -> list[
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a setting is a number; True and False are not."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def order_settings(figure: FigureSpec, values: list[Any]) -> list[Any]:
-    """Order the distinct values of a setting along x: numbers by size (0 last where it stands for all), then words as
-    they come. None, the lack of the setting, is dropped."""
+    """Order the distinct values of a setting along x: numbers by size (0 last where it stands for all), then words."""
     distinct = list({json.dumps(v): v for v in values if v is not None}.values())
     numbers = [v for v in distinct if is_number(v)]
     by_size = sorted(numbers, key=lambda v: math.inf if figure.x in LAST and v == 0 else float(v))
@@ -140,9 +130,8 @@ def order_settings(figure: FigureSpec, values: list[Any]) -> list[Any]:
 
 
 def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
-    """Compute the x coordinate of each mark. axis: the settings along x, evenly spaced; None if x is a measure, whose
-    value is then the coordinate. A mark without the setting has NaN and is drawn as a level line. If settings are
-    words, the marks of one setting are shifted to lie side by side, as no line joins them."""
+    """Compute the x coordinate of each mark: the place of its setting on `axis`, NaN for a mark without it; or the
+    measure if axis is None. If settings are words, the marks of one setting lie side by side."""
     if axis is None:
         return data["x"].astype(float)
     x = pd.Series([math.nan if v is None else float(axis.index(v)) for v in data["x"]], index=data.index)
@@ -160,12 +149,8 @@ def compute_positions(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
 
 
 def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, marker: str, nth: int) -> None:
-    """Draw one line of marks with error bars: solid and filled if measured here, broken and hollow if a paper's. Marks
-    without a position become level lines.
-
-    axis   settings along x; None where x is a measure, and marks carry the options in which they differ
-    nth    number among a paper's lines of one colour: later ones are broken in another way
-    """
+    """Draw one line of marks with error bars: solid and filled if measured here, broken and hollow if a paper's (the
+    `nth` of its colour). Marks without a position become level lines. axis: as of `compute_positions`."""
     is_ours = rows["source"].iloc[0] == "ours"
     name = rows["series"].iloc[0]
     style = "-" if is_ours else ("--", ":", "-.")[nth % 3]
@@ -190,8 +175,7 @@ def draw_line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str,
 
 
 def name_run_ends(ax: Axes, notes: list[str], x: np.ndarray, y: np.ndarray, colour: str) -> None:
-    """Write the option values of the first and the last mark of a line beside them, so that its direction can be read.
-    notes: the options of each mark, "window=16, k=2"."""
+    """Write the option values of the first and the last mark of a line beside them, which tells its direction."""
     for k in sorted({0, len(notes) - 1}):
         text = ", ".join(option.partition("=")[2] for option in notes[k].split(", "))
         look: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
@@ -199,8 +183,8 @@ def name_run_ends(ax: Axes, notes: list[str], x: np.ndarray, y: np.ndarray, colo
 
 
 def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, x: pd.Series, labels: Labels) -> None:
-    """Label both axes of a panel of the measure `y` and set their ticks: at the settings of `axis`, or, if that is
-    None, on a scale of the measure `figure.x`, logarithmic where its values `x` span more than a factor of 8."""
+    """Label both axes of a panel of the measure `y`: ticks at the settings of `axis`, or a scale of the measure
+    `figure.x`, logarithmic if its values `x` span more than a factor of 8."""
     ax.set_ylabel(wrap_label(labels.get(y, y.replace("_", " ")), 34))
     ax.margins(0.12)
     if y in LEVELS:
@@ -226,12 +210,8 @@ def list_line_ends(marks: pd.DataFrame, look: Look) -> list[Named]:
 
 
 def draw_study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, labels: Labels) -> Drawing | None:
-    """Draw a study figure from summary rows of one kind of model, a panel a measure; returns it with the data of its
-    marks, or None if no row belongs to it.
-
-    papers   published numbers of that kind
-    labels   every measure with the label of its axis; a figure whose x is not among them is over a setting
-    """
+    """Draw a study figure from summary rows of one kind of model and published numbers, a panel a measure; None if no
+    row belongs to it. labels: of every measure; a figure whose x is not among them is over a setting."""
     ours = list_points(figure, "ours", list_our_rows(figure, rows, figure.x not in labels), labels)
     theirs = list_points(figure, "paper", list_paper_rows(figure, papers) if figure.paper else (), labels)
     if ours.empty:
@@ -278,8 +258,8 @@ class Panel(NamedTuple):
 
 
 def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
-    """List the panels of a figure: one for each measure of `figure.y`; beside it a paper's own where the measure is in
-    `printed`, those that the paper prints, unless it means the same in both (SHARED) and shares the panel."""
+    """List the panels of a figure: one for each measure of `figure.y`, beside it the paper's own if it prints the
+    measure, unless it means the same in both (SHARED)."""
     panels = []
     for y in figure.y:
         shared = ", and printed in the paper" * (y in SHARED and y in printed)
@@ -295,8 +275,8 @@ def list_panels(figure: FigureSpec, printed: set[str]) -> list[Panel]:
 def find_sweeps(
     rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], shown: set[str]
 ) -> Iterator[tuple[FigureSpec, pd.DataFrame]]:
-    """Yield a figure over each setting in `swept` that takes three values or more with one method, and these methods'
-    rows without controls. swept: by setting its measures, and the paper's table or ""; shown: settings to skip."""
+    """Yield a figure over each setting in `swept` but those in `shown` that takes three values or more with one method,
+    and these methods' rows without controls. swept: by setting its measures, and the paper's table or ""."""
     all_specs = [read_spec(row) for row in list_records(rows)]
     for name, (measures, paper) in swept.items():
         values: dict[str, set[Any]] = {}  # for each method the values that the setting takes
@@ -317,7 +297,6 @@ def find_separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
     """Find settings that distinguish cells of one method and `x`: in turn, each that tells further cells apart."""
 
     def count_places(names: list[str]) -> int:
-        """Count the combinations of values that x, the method and these settings take."""
         return len({json.dumps([read_setting(s, n) for n in (x, "method", *names)]) for s in specs})
 
     flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in specs]

@@ -1,9 +1,7 @@
 """The front page: what was found in a few lines, images, a table and a figure for each kind of model; and the files
 after the page, with the command that makes a row again."""
 
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,13 +10,13 @@ from parity.experiment import paths
 from parity.experiment.made import is_made
 from parity.experiment.options import KINDS, options
 from parity.metrics.estimates import PERCENT
+from parity.report import cost
 from parity.report.answers import answer_questions, find_largest
 from parity.report.blocks import (
     Entry,
     Gallery,
     Section,
     Sides,
-    Table,
     Terms,
     Words,
     cut_caption,
@@ -29,42 +27,29 @@ from parity.report.blocks import (
 )
 from parity.report.collect import Gathered, follows_plain, group_same, name_group
 from parity.report.continuous import describe_baseline
-from parity.report.cost import (
-    AXIS,
-    Stretch,
-    draw_gains,
-    find_fastest,
-    format_near,
-    format_range,
-    measure_cost,
-    read_gpu_cost,
-)
-from parity.report.figures import draw_gain_bars, draw_speed_by_distance, draw_speed_by_passes, plot
-from parity.report.front_table import make_columns, make_image_columns, show_budgets
+from parity.report.figures import draw_gain_bars, draw_speed, draw_speed_by_distance, plot
+from parity.report.front_table import ABOUT, IMAGE_COLUMNS, make_columns, show_budgets
 from parity.report.images import make_thumbnail
 from parity.report.order import order_images, rank_verdict
 from parity.report.settings import NAMED, SummaryRow, explain_decoder, find_varying, parse_settings
-from parity.report.shared_sections import TITLES, label_rows
+from parity.report.shared_sections import label_rows
 from parity.report.tables import BUSY, Column, count_cores, format_number, show_table
 
-GPU = "gpu.json"  # `python benchmarks/gpu_passes.py` writes this file, if it is run
 PROMPTS = 4  # prompts whose images are on the first screen
 
 
 def make_verdicts_section(g: Gathered) -> Section:
-    """Make the front section: for each kind of model a table, figures, images, and answers to a reader's questions."""
     body: list[Any] = []
     for kind in g.kinds:
         rows = order_methods(g, kind)
-        body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        body += [Words(ABOUT[kind].title, "heading")] if len(g.kinds) > 1 else []
         body += describe_baseline(g) if kind == "continuous" else []
         if not rows:
             body.append(Words("no method but plain decoding.", "empty"))
         elif kind == "discrete":
             body += show_images(g, rows)
         else:
-            count = "calls one after another" if kind == "continuous" else "passes"
-            caption = CALLS if kind == "continuous" else READING
+            count, caption = ABOUT[kind].saved, CALLS if kind == "continuous" else READING
             body.append(show_table(rows, make_columns(g, kind, rows), caption, "front"))
             bars = draw_gain_bars(pd.DataFrame(rows), count)
             body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", bars, BARS))
@@ -75,61 +60,38 @@ def make_verdicts_section(g: Gathered) -> Section:
 
 
 def show_images(g: Gathered, rows: list[dict[str, Any]]) -> list[Any]:
-    """Make the blocks on images: speed against distance beside images, the table (passes at equal budgets first, where
-    the experiment has them), figures and answers. rows: methods in the order of the table."""
+    """Make the blocks on images: speed against distance beside images, the tables, figures and answers."""
     all_rows = g.select_rows("discrete")
     first = all_rows[(all_rows["model"] == rows[0]["model"]) & (all_rows["sampling"] == rows[0]["sampling"])]
     plain = next(row for row in order_images(all_rows) if row["key"] == rows[0]["reference"])
-    table = show_table([plain, *rows], make_image_columns(rows), "", "front")
-    caption = " ".join(filter(None, [RANKED, describe_budget(rows), describe_load(rows)]))
+    table = show_table([plain, *rows], IMAGE_COLUMNS, "", "front")
+    widest = find_largest(rows, "nodes_per_pass")
+    budget = f"At most {widest['nodes_per_pass']:.0f} tokens a pass." if widest else ""
+    caption = " ".join(filter(None, [RANKED, budget, describe_load(rows)]))
     answers = answer_questions(g, "discrete", rows)
     above = [pair for question in ABOVE for pair in answers if pair[0] == question]
     by_distance = plot("speed-by-distance", "Speed against distance", draw_speed_by_distance(first), BY_DISTANCE)
     body: list[Any] = [Terms(above)] if above else []
     body += [Sides([[by_distance], [make_gallery(g, rows), *describe_same(rows)]]), *show_budgets(first)]
     body.append(table._replace(caption=caption))
-    by_passes = plot("speed-by-passes", "Speed against passes", draw_speed_by_passes(first), BY_PASSES)
-    machines = [cost for cost in (measure_cost(first), read_gpu_cost(read_gpu(g.files.local / GPU))) if cost]
-    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", draw_gains(first, machines), BY_COST)
+    by_passes = plot("speed-by-passes", "Speed against passes", draw_speed(first, "nfe"), BY_PASSES)
+    machines = cost.list_machines(first, g.files.local / cost.GPU)
+    drawn = cost.draw_gains(first, machines)
+    by_cost = plot("gain-by-cost", "Predicted gain by the cost of a pass", drawn, cost.BY_COST)
     body.append(Sides([[by_passes], [by_cost]]))
-    body += [show_fastest(stretches)] if (stretches := find_fastest(first)) else []
-    return [*body, Terms([pair for pair in answers if pair not in above])]
-
-
-def show_fastest(stretches: list[Stretch]) -> Table:
-    """Show which lossless method is the fastest for which cost of a pass, how much it gains, and which others may be as
-    fast."""
-    columns = [
-        Column(f"A pass over {AXIS} tokens", lambda r: Entry(f"{format_range(r['low'], r['high'])} passes over one")),
-        Column("Fastest lossless", lambda r: Entry(r["name"], style="name")),
-        Column("Predicted", lambda r: Entry(f"{format_range(*r['gains'])} times plain decoding")),
-        Column("May be as fast", lambda r: Entry(r["rivals"], style="text")),
-    ]
-    rows = [
-        {**s._asdict(), "method": s.row["method"], "role": s.row["role"], "rivals": format_near(s)} for s in stretches
-    ]
-    return show_table(rows, columns, FASTEST)
-
-
-def describe_budget(rows: list[dict[str, Any]]) -> str:
-    """Say how many tokens the methods evaluate in a pass at most, for with more of them others may lead."""
-    largest = find_largest(rows, "nodes_per_pass")
-    return "" if largest is None else f"At most {largest['nodes_per_pass']:.0f} tokens a pass."
+    return [*body, *cost.show_fastest(first), Terms([pair for pair in answers if pair not in above])]
 
 
 def order_methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
-    """List a kind's methods as summary rows, plain decoding left out, in the table's order: of images that of
-    `order_images`, of others lossless ones first, then by gain. Adds `name`: the label without the task of a text."""
+    """List a kind's methods as summary rows in the order of its table, without plain decoding. Adds `name`: the label
+    without the task of a text."""
     all_rows = g.select_rows(kind)
     if kind == "discrete":
         return [row for row in order_images(all_rows) if row["role"] == "method"]
-    groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", all_rows)]
-    names = {
-        r["key"]: r["label"]
-        for _, group in groups
-        for r in (label_rows(group) if kind == "anysubset" else list_records(group))
-    }
-    return [{**r, "name": names[r["key"]]} for r in list_records(all_rows) if r["role"] == "method"]
+    groups = all_rows.groupby(["task", "settings"], sort=False) if kind == "anysubset" else ()
+    names = {r["key"]: r["label"] for _, group in groups for r in label_rows(group)}
+    methods = [r for r in list_records(all_rows) if r["role"] == "method"]
+    return [{**r, "name": names.get(r["key"], r["label"])} for r in methods]
 
 
 def describe_load(rows: list[dict[str, Any]]) -> str:
@@ -144,8 +106,8 @@ def describe_load(rows: list[dict[str, Any]]) -> str:
 
 
 def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
-    """Make the gallery of the first prompts' images: by plain decoding with each seed (the methods' seed as drawn by
-    a method that shares its noise), by the best lossless method of other images, and the lossy one of most gain."""
+    """Make the gallery of the first prompts' images: plain decoding with each seed, the best lossless method of other
+    images, and the lossy one of most gain."""
     cells = g.map_cells("discrete")
     first = rows[0]
     like_first = [r for r in list_records(g.select_rows("discrete")) if is_like(r, first)]
@@ -170,7 +132,6 @@ def make_gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
 
 
 def is_like(row: SummaryRow, base: SummaryRow) -> bool:
-    """Return whether two rows decode the same model under the same sampling settings."""
     return (row["model"], row["sampling"]) == (base["model"], base["sampling"])
 
 
@@ -204,11 +165,6 @@ def explain_options(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
     return lines
 
 
-def read_gpu(file: Path) -> dict[str, Any]:
-    """Read what `benchmarks/gpu_passes.py` measured on a GPU; {} without its file."""
-    return json.loads(file.read_text()) if file.is_file() else {}
-
-
 ABOVE = ("Fastest lossless, one image", "How sure of the distribution")  # questions that are answered above the table
 FOUND = "For each method: does it keep plain decoding's distribution, what does it spend, and how fast is it?"
 NAMED_OPTIONS = "Options in the names:"
@@ -223,19 +179,6 @@ BY_DISTANCE = (
 BY_PASSES = (
     "Speed of one image against target passes, in the colour of the verdict; larger marks evaluate more nodes a pass."
     " Pale marks: predicted. Broken line: plain decoding."
-)
-BY_COST = (
-    f"Predicted times faster than plain decoding, by what a pass over {AXIS} tokens costs where one over a single token"
-    f" costs 1: find your machine on this axis. The cost of a pass over n tokens is taken as 1 + (c - 1)(n - 1) /"
-    f" {AXIS - 1}; a speculator's call costs its share of the target's parameters. Thick: the fastest lossless method."
-    " Grey: methods that may be as fast, which the table below names. Dotted: machines that were measured; where no"
-    " pass over this many tokens was, their cost is extended in a line."
-)
-FASTEST = (
-    "The fastest lossless method, or plain decoding, by the cost of a pass, predicted as in the figure. What a method"
-    " computes beside its networks is left out, and trees compute more: a GPU may have another order"
-    " (docs/results/gpu.md). May be as fast: methods whose counts of passes differ by less than their error, and for"
-    " which costs."
 )
 BARS = (
     f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
@@ -278,8 +221,7 @@ def make_command(typed: str, target: str) -> str:
 
 
 def make_files_section(g: Gathered) -> Section:
-    """Make the section that names every file, and for each cell its folder and the command that makes it again. Names
-    are not links, because a link breaks when the page is copied."""
+    """Make the section of files and commands. Names are no links, which break when a page is copied."""
     typed = g.environment.get("run", {}).get("command", "")
     folders = {c.key: paths.folder(c) for c in g.files.cells}
     columns = [

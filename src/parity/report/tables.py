@@ -82,18 +82,11 @@ def show_estimate(figure: Estimate) -> Entry:
     return Entry(f"{value:,.{decimals}f}", f"±{SPACE}{error:,.{decimals}f}")
 
 
-def grey_out(entry: Entry) -> Entry:
-    """Grey out a figure of too few rows (`report.collect.is_too_few`), or of a part of the images."""
-    return entry._replace(style="few")
-
-
-def show_number(value: Any, digits: int = 4) -> Entry:
-    """Format a figure without an error as a table entry, "not run" if it is missing."""
-    return ABSENT if is_missing(value) else Entry(format_number(value, digits))
+def show_number(value: Any, digits: int = 4, absent: Entry = ABSENT) -> Entry:
+    return absent if is_missing(value) else Entry(format_number(value, digits))
 
 
 def show_percent(share: Estimate) -> Entry:
-    """Format a share as percent, with its standard error beneath."""
     if is_missing(share.value):
         return ABSENT
     text = f"{100 * share.value:.{0 if share.value >= 0.1 or share.value == 0 else 1}f}%"
@@ -101,7 +94,6 @@ def show_percent(share: Estimate) -> Entry:
 
 
 def show_ratio(value: Any) -> Entry:
-    """Format a ratio, as "1.25×"."""
     return ABSENT if is_missing(value) else Entry(f"{value:.2f}×")
 
 
@@ -114,7 +106,7 @@ def show_bound(value: Any) -> Entry:
 
 
 def show_pill(row: SummaryRow, *columns: str) -> Entry:
-    """Show a row's verdict in a few words in its colour, beneath it the row's note and the texts in `columns`."""
+    """Show a row's verdict in its colour, beneath it the row's note and the texts in `columns`."""
     detail = "; ".join(filter(None, (format_text(row.get(name)) for name in ("note", *columns))))
     style = KINDS.get(format_text(row.get("verdict_kind")), "none")
     return Entry(format_text(row.get("pill"), NOT_RUN), detail, f"chip {style}")
@@ -136,8 +128,8 @@ class Column(NamedTuple):
 
 
 def show_table(rows: Iterable[SummaryRow], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
-    """Show a table with a line for each row. If it has more than WIDE columns, those with the same entry in every line
-    are left out and named in the caption, which also explains grey entries."""
+    """Show a table with a line for each row. With more than WIDE columns, those with the same entry in every line are
+    named in the caption, which also explains grey entries."""
     all_rows = list(rows)
     makers = [show_measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
     lines = [[maker(row) for maker in makers] for row in all_rows]
@@ -146,13 +138,11 @@ def show_table(rows: Iterable[SummaryRow], columns: Sequence[Column], caption: s
         caption = f"{caption.rstrip('.')}. The same in every row: {shared}.".lstrip(". ")
         differ = [i for i in range(len(columns)) if i not in same_columns]
         columns, lines = [columns[i] for i in differ], [[line[i] for i in differ] for line in lines]
-    if any(entry.style == "few" for line in lines for entry in line):
-        caption = f"{caption} {FEW}".strip()
-    if any(entry.style == "faint" for line in lines for entry in line):
-        caption = f"{caption} {FAINT}".strip()
+    styles = {entry.style for line in lines for entry in line}
+    caption = " ".join(filter(None, [caption, FEW * ("few" in styles), FAINT * ("faint" in styles)]))
     heads = [(c.heading, c.meaning) for c in columns]
-    classes = [choose_class(row) for row in all_rows]
-    return Table(heads, lines, caption, classes, [format_text(row.get("method")) for row in all_rows], style)
+    methods = [format_text(row.get("method")) for row in all_rows]
+    return Table(heads, lines, caption, list(map(choose_class, all_rows)), methods, style)
 
 
 BUSY = 1.5  # with more load than this on each core a time tells little
@@ -172,7 +162,6 @@ def find_same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
 
 
 def is_mismatch(row: SummaryRow) -> bool:
-    """Return whether the verdict contradicts the claim."""
     return not is_missing(row.get("mismatch")) and bool(row["mismatch"])
 
 
@@ -184,9 +173,9 @@ def choose_class(row: SummaryRow) -> str:
 # --- functions that show a row's entry
 
 
-def show_value(name: str, digits: int = 4) -> Maker:
-    """Make a function that shows the figure `name` of a row, without an error."""
-    return lambda row: show_number(row.get(name), digits)
+def show_value(name: str, digits: int = 4, absent: Entry = ABSENT) -> Maker:
+    """Make a function that shows the figure `name` of a row, without an error; `absent` if it is missing."""
+    return lambda row: show_number(row.get(name), digits, absent)
 
 
 def explain_missing(figure: Estimate) -> Entry:
@@ -195,37 +184,34 @@ def explain_missing(figure: Estimate) -> Entry:
     return Entry(lacking, which, "none")
 
 
-def show_measured(name: str, scale: float = 1.0) -> Maker:
-    """Make a function that shows the figure `name` of a row times `scale`, with its interval or standard error beneath
-    it; if it is missing, the recorded reason."""
+def show_measured(name: str) -> Maker:
+    """Make a function that shows the figure `name` of a row with its interval or error, or why it is missing; grey if
+    it is of a part of the images, or of too few to see an effect."""
 
     def show(row: SummaryRow) -> Entry:
-        """Show a row's figure, grey if it is of a part of the images or of too few to see an effect."""
         figure = estimate_of(row, name)
         if figure.missing:
             return explain_missing(figure)
-        entry = show_runs(row, name, scale) or show_estimate(figure.times(scale))
+        entry = show_runs(row, name) or show_estimate(figure)
         if figure.why:  # it was measured on a part of the images
-            return grey_out(entry._replace(detail=figure.why))
+            return entry._replace(detail=figure.why, style="few")
         weak = name in format_text(row.get("too_few")).split() and name not in format_text(row.get("moved")).split()
-        return grey_out(entry) if weak else entry
+        return entry._replace(style="few") if weak else entry
 
     return show
 
 
-def show_runs(row: SummaryRow, name: str, scale: float = 1.0) -> Entry | None:
-    """Show the mean of a figure over runs, with their standard deviation beneath it, as papers print it; None for one
-    of a single run."""
+def show_runs(row: SummaryRow, name: str) -> Entry | None:
+    """Show the mean of a figure over runs, with their standard deviation as papers print it; None for a single run."""
     if is_missing(row.get(f"{name}_runs_sd")):
         return None
-    sd = scale * row[f"{name}_runs_sd"]
+    sd = row[f"{name}_runs_sd"]
     decimals = count_decimals(sd) if sd > NOUGHT else 2
     spread = f"±{SPACE}{sd:,.{decimals}f} (sd of {int(row['runs'])} runs)"
-    return Entry(f"{scale * row[name]:,.{decimals}f}", spread)
+    return Entry(f"{row[name]:,.{decimals}f}", spread)
 
 
 def show_share(name: str) -> Maker:
-    """Make a function that shows the share `name` of a row as percent."""
     return lambda row: show_percent(estimate_of(row, name))
 
 
@@ -233,9 +219,7 @@ def show_p_values(name: str) -> Maker:
     """Make a function that shows Welch's p-value of the figure `name`, the paired one beneath; "n/a" if missing."""
 
     def show(row: SummaryRow) -> Entry:
-        """Show both p-values of a row."""
-        welch = row.get(f"{name}_welch")
-        paired = row.get(f"{name}_paired")
+        welch, paired = row.get(f"{name}_welch"), row.get(f"{name}_paired")
         if is_missing(welch):
             return NONE
         return Entry(format_p_value(welch), "" if is_missing(paired) else f"paired {format_p_value(paired)}")
@@ -244,7 +228,6 @@ def show_p_values(name: str) -> Maker:
 
 
 def show_text(name: str, detail: str = "") -> Maker:
-    """Make a function that shows the text in column `name` of a row, beneath it that in `detail`."""
     return lambda row: Entry(format_text(row.get(name), "any"), format_text(row.get(detail)), "text")
 
 
@@ -254,17 +237,13 @@ def show_text(name: str, detail: str = "") -> Maker:
 CLAIMANTS = {
     "paper": "its paper says", "account": "others' account says", "project": "we say", "makers": "its makers say",
 }  # fmt: skip
-ORIGINS = {
-    "paper": "",
-    "account": "from others' account",
-    "project": "ours",
-    "makers": "made elsewhere",
-}  # the mark beside a method's name
+# The mark beside a method's name.
+ORIGINS = {"paper": "", "account": "from others' account", "project": "ours", "makers": "made elsewhere"}
 
 
 def find_mark(row: SummaryRow) -> str:
-    """Find the mark beside a method's name: "ours", "lossless form ours" (another's method), "from others' account"
-    (built without its paper), or what its module says; "" for a method built from its paper."""
+    """Find the mark beside a method's name, such as "ours" or "lossless form ours"; "" if it is built from its
+    paper."""
     origin = row.get("origin", "paper")
     declared = declaration(row["kind"], row["method"])
     mark = (declared.MARK if row.get("claim") == declared.CLAIM else "") or ORIGINS[origin]
@@ -279,7 +258,6 @@ def state_claim(row: SummaryRow) -> str:
 
 
 def show_claim(row: SummaryRow) -> Entry:
-    """Show what is claimed and by whom, beneath it whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
     return Entry(state_claim(row), *((broken, "wrong") if is_mismatch(row) else ()))
 
@@ -292,21 +270,18 @@ def show_label(row: SummaryRow) -> Entry:
 
 
 def show_fewer(row: SummaryRow) -> Entry:
-    """Show how many times fewer passes than plain decoding a row took: 1 / `nfe_ratio`."""
     return show_ratio(1 / row.get("nfe_ratio", math.nan))
 
 
 def doubt_speed(row: SummaryRow, name: str) -> str:
-    """Explain why the speed `name` is not measured well: it is predicted, the machine was busy (load above BUSY a
-    core), or the interval is wide; "" if it is, of plain decoding, whose speed is 1, or if it is missing."""
-    figure = estimate_of(row, name)
-    load = row.get("load")
-    cores = count_cores(row)
+    """Explain why the speed `name` is not measured well: predicted, on a busy machine (load above BUSY a core), or with
+    a wide interval; "" if it is, of plain decoding, or if it is missing."""
+    figure, load, cores = estimate_of(row, name), row.get("load"), count_cores(row)
     if figure.missing or row.get("role") in ("reference", "control"):
         return ""
     if row.get(f"{name}_how") == "predicted":
         return "predicted"
-    if load is not None and not is_missing(load) and cores and load > BUSY * cores:
+    if not is_missing(load) and cores and load > BUSY * cores:  # type: ignore[operator]
         return f"busy: load {format_number(load, 2)} on {cores} cores"
     if row.get(f"{name}_how") == "timed roughly":
         return "wide interval, or few rounds"
@@ -314,23 +289,12 @@ def doubt_speed(row: SummaryRow, name: str) -> str:
 
 
 def count_cores(row: SummaryRow) -> int:
-    """Count the cores of the machine that a row was timed on; 0 where it is not known."""
     match = re.search(r"(\d+) cores", format_text(row.get("machine")))
     return int(match[1]) if match else 0
 
 
-def state_other_base(row: SummaryRow, name: str) -> str:
-    """State the speed `name` over plain decoding with CUDA graphs, of a method that has none and is compared with plain
-    decoding without; "" for others."""
-    figure = estimate_of(row, f"{name}_over_captured")
-    if figure.missing:
-        return ""
-    return f"; {figure.value:.2f}× plain decoding with CUDA graphs, which the method cannot use"
-
-
 def show_reported(row: SummaryRow) -> Entry:
-    """Show the speed that the makers of a row's tokens report: times their own plain decoding, or seconds an image;
-    beneath it by whom and on what."""
+    """Show the speed that the makers of a row's tokens report, beneath it by whom and on what."""
     seconds, times = estimate_of(row, "reported_seconds"), estimate_of(row, "reported_speedup")
     if seconds.missing:
         return explain_missing(seconds)
@@ -343,26 +307,26 @@ def show_reported(row: SummaryRow) -> Entry:
 
 
 def show_speed(name: str) -> Maker:
-    """Make a function that shows the speed `name` of a row, beneath its interval; grey with the reason if doubtful; of
-    tokens made elsewhere what their makers report."""
+    """Make a function that shows the speed `name` of a row; if it is not measured well the predicted one, grey, and
+    why; of tokens made elsewhere what their makers report."""
 
     def show(row: SummaryRow) -> Entry:
-        """Show a row's speed, beneath it the interval; the predicted one, and why, if it is not measured well."""
         if not is_missing(row.get("reported_by")):
             return show_reported(row)
         if name == "speedup" and row.get("batch") == 1:
             return ABSENT  # it stands in the column of one alone
-        figure = estimate_of(row, name)
-        doubt = doubt_speed(row, name)
+        figure, over_captured = estimate_of(row, name), estimate_of(row, f"{name}_over_captured")
+        doubt, predicted = doubt_speed(row, name), row.get(f"{name}_predicted")
         interval = "" if figure.low is None else f"{figure.low:.2f} to {figure.high:.2f}"
+        other = ""
+        if not over_captured.missing:
+            other = f"; {over_captured.value:.2f}× plain decoding with CUDA graphs, which the method cannot use"
         if not doubt:
-            return show_ratio(figure.value)._replace(detail=f"{interval}{state_other_base(row, name)}")
-        predicted = row.get(f"{name}_predicted")
+            return show_ratio(figure.value)._replace(detail=f"{interval}{other}")
         if is_missing(predicted):
             return show_ratio(figure.value)._replace(detail=f"{interval}; {doubt}".strip("; "), style="faint")
         measured = f"; timed {interval}, {doubt}" if interval else ""
-        detail = f"predicted{measured}{state_other_base(row, name)}"
-        return show_ratio(predicted)._replace(detail=detail, style="faint")
+        return show_ratio(predicted)._replace(detail=f"predicted{measured}{other}", style="faint")
 
     return show
 
@@ -371,7 +335,6 @@ METHOD = Column("Method", show_label, "the method, the options in which its vari
 
 
 def make_verdict_columns(alpha: float) -> list[Column]:
-    """Make the columns of a table of verdicts. alpha: the level of tests and bounds."""
     bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on each small model"
     return [
         METHOD,
@@ -409,7 +372,6 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
     """Make a function that shows a figure by `form`; if a test lacks it "n/a", if the test was not run "not run"."""
 
     def show(row: SummaryRow) -> Entry:
-        """Show the figure of a test, or which of the two it is."""
         absent = ABSENT if row.get("verdict") == NOT_RUN else NONE
         return absent if is_missing(row.get(name)) else Entry(form(row[name]))
 
@@ -417,7 +379,6 @@ def show_optional(name: str, form: Callable[[Any], str] = format_number) -> Make
 
 
 def show_seed(row: SummaryRow) -> Entry:
-    """Show the seed of a test, beneath it which repetition it is."""
     return show_optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
 
@@ -436,15 +397,12 @@ UNITS = {  # the unit of a test's effect, by the longest beginning of its name i
 }  # fmt: skip
 
 
-def find_unit(test: str) -> str:
-    """Find the unit of a test's effect; "" of a test that is not listed."""
-    return UNITS.get(max((name for name in UNITS if test.startswith(name)), key=len, default=""), "")
-
-
 def show_effect(row: SummaryRow) -> Entry:
-    """Show the effect of a test with three digits, beneath it its unit."""
+    """Show the effect of a test with three digits, beneath it its unit, if it is listed in UNITS."""
+    test = format_text(row.get("test"))
+    unit = UNITS.get(max((name for name in UNITS if test.startswith(name)), key=len, default=""), "")
     entry = show_optional("effect", format_short)(row)
-    return entry if is_missing(row.get("effect")) else entry._replace(detail=find_unit(format_text(row.get("test"))))
+    return entry if is_missing(row.get("effect")) else entry._replace(detail=unit)
 
 
 format_short = partial(format_number, digits=3)
@@ -475,8 +433,7 @@ def show_equality(rows: pd.DataFrame, caption: str) -> Table:
 
 
 def select_strongest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select per decoder and layer its first-run test of the smallest p (Holm's where it has one), with the number of
-    such `tests`, and the verdict "rejected" if any of them is."""
+    """Select per decoder and layer its first-run test of the smallest p, "rejected" if any is, and count `tests`."""
     result = []
     for _, group in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
         p = group["p_holm"].astype(float).fillna(group["p_value"].astype(float))

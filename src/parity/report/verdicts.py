@@ -5,7 +5,7 @@ continuous tokens is judged on mixtures, whose distribution is known, and beside
 distribution of one token is sampled."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from parity.report.tables import format_number, show_bound
 UNTESTABLE = (  # of tokens made elsewhere
     "the decoder on models whose distribution is known", "plain decoding's tokens under its noise", "its counts",
 )  # fmt: skip
+URGENCY = {"lossy": 0, "inconclusive": 1}  # of the verdicts on a cell the smallest decides; 2 for all others
 NOT_FORCED = "with continuous.forced = 0 the distribution of one token is not tested on the model"
 
 
@@ -40,16 +41,14 @@ class Tested(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What a cell's rows are judged by."""
-
     key: str
     label: str
     counts: bool = True  # whether this cell's rows are judged
 
 
 def name_judged(settings: Config, t: Tested, label: str) -> Name:
-    """Choose the name under which a cell's tests are judged: the cell's own key and `label`; but its variant (method
-    and options) for text, whose tests of all tasks are one family, and for vectors tested on mixtures."""
+    """Choose the name under which a cell's tests are judged: its own key and `label`; its variant for text, whose tests
+    of all tasks are one family, and for vectors tested on mixtures."""
     kind, method, options = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
         name = name_of(kind, method, options, list(options))
@@ -64,9 +63,9 @@ def name_judged(settings: Config, t: Tested, label: str) -> Name:
 def judge_tests(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Judge the tests of one kind's cells. labels, tokens: by a cell's key its label, and how many tokens a run
-    decodes. Returns the tests' rows, `key` being the name that they are judged under; a verdict for each name
-    (`parity_certify.verdict`, with its label); and by a cell's key the verdict on it, its names' least favourable."""
+    """Judge the tests of one kind's cells. labels, tokens: of a run, by a cell's key. Returns the tests' rows, `key`
+    being the name that they are judged under; a verdict for each name; and by a cell's key its least favourable
+    verdict."""
     rows: list[Row] = []
     label_of: dict[str, str] = {}  # labels, claims and scopes are by the name that is judged
     claims: dict[str, str] = {}
@@ -101,19 +100,20 @@ def judge_tests(
         v |= add_reach(v, tests, scope, alpha)
         if is_made(scope.kind, v["method"]):
             v |= explain_made(v, scope.options)
-        v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.options))}
-        v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
-        if not is_plain_decoding(scope.kind, v["method"], dict(scope.options)) and (layers := find_undrafted(tests)):
+        kind, method, options = scope.kind, v["method"], dict(scope.options)
+        v |= {"claimant": claimant(kind, method, options), "origin": declaration(kind, method).ORIGIN}
+        if not is_plain_decoding(kind, method, options) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
-    of_cell = {key: [by_name[n] for n in cell_names if n in by_name] for key, cell_names in names.items()}
-    final = {key: min(verdicts, key=rank_uncertainty) for key, verdicts in of_cell.items() if verdicts}
+    final = {}
+    for key, cell_names in names.items():
+        if verdicts := [by_name[n] for n in cell_names if n in by_name]:
+            final[key] = min(verdicts, key=lambda v: URGENCY.get(v["value"].kind, 2))
     return rows, [v | {"label": label_of[v["key"]]} for v in judged], final
 
 
 def explain_made(verdict: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the changes to the verdict on tokens made elsewhere that say what tokens alone cannot tell, and how to
-    confirm a rejection."""
+    """Make the changes to the verdict on tokens made elsewhere: what tokens cannot tell, how to confirm a rejection."""
     value: Verdict = verdict["value"]
     reason, rejected = value.reason, " and ".join(verdict["rejected_by"])
     if value.kind == "inconclusive" and rejected and not options["again"]:
@@ -135,7 +135,7 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
 
 def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Make the changes that turn a certified or consistent verdict into "inconclusive" because no draft was accepted in
-    the tests that `source` names, so that speculation was not tested. {} for other verdicts."""
+    the tests that `source` names. {} for other verdicts."""
     value = verdict["value"]
     if value.within or value.kind not in ("certified", "consistent"):
         return {}
@@ -145,8 +145,8 @@ def refuse_undrafted(verdict: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict on a cell, with a remark in `scope` and `note` if the run that `row` summarises accepted no
-    draft; its kind stays, as it rests on tests alone. Discrete runs count no drafts: there no pass was saved."""
+    """Return the verdict on a cell, with a remark if its run accepted no draft (of images: saved no pass). Its kind
+    stays, as it rests on tests alone."""
     kind, method, accepted, drafted = row["kind"], row["method"], row.get("accepted_drafts"), row.get("drafted")
     if kind == "discrete":
         none = row["nfe_ratio"] >= 1
@@ -161,17 +161,11 @@ def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain_untested(settings: Config, cell: Cell) -> dict[str, Any]:
-    """Make the column `note` of a cell that no layer tested: why."""
     is_enumerable = runs_on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
     reasons = [] if is_enumerable else ["with these options it does not run on the small models of known distribution"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
         reasons.append(NOT_FORCED)
     return {"note": "; ".join(reasons) or "no layer tests it"}
-
-
-def rank_uncertainty(verdict: dict[str, Any]) -> int:
-    """Rank the verdicts on a cell, of which the smallest rank decides: 0 lossy, 1 inconclusive, 2 all others."""
-    return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
 # --- how far a verdict reaches: on which models and options
@@ -190,30 +184,22 @@ class Scope(NamedTuple):
     tokens: int = 0  # how many tokens a run decodes
 
 
-def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Write the options in `names` as text: "window 8, branches 2"."""
-    return format_settings({name: options[name] for name in names}, " ")
-
-
 def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
     """List how many tokens each model has on which a layer's tests were run, a number a model."""
     return list({r["model"]: r["tokens"] for r in rows if r["layer"] == layer and r["verdict"] != "not run"}.values())
 
 
 def describe_range(lengths: Sequence[int]) -> str:
-    """Describe tokens of models: "64", or "64 to 256"."""
     low, high = min(lengths), max(lengths)
     return f"{low}" if low == high else f"{low} to {high}"
 
 
 def describe_models(lengths: Sequence[int]) -> str:
-    """Describe models and their tokens: "6 models of 4 to 5 tokens"."""
     return f"{len(lengths)} model{'s' * (len(lengths) > 1)} of {describe_range(lengths)} tokens"
 
 
 def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
-    """Describe on which models the exact layer reached its verdict, and within which margin. lengths: tokens of each
-    model; options: those that the layer changed, "" if none."""
+    """Describe on which models the exact layer reached its verdict. options: those that it changed, or ""."""
     models = "mixtures in place of a diffusion head" if kind == "continuous" else "small models"
     conditions = f"({describe_range(lengths)} tokens{f', {options}' if options else ''})"
     if value.kind == "lossy":
@@ -223,8 +209,7 @@ def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: s
 
 
 def find_shift(rows: Sequence[Row]) -> float | None:
-    """Find the shift of probability per token that the long layer's finest test of each model would find; of these the
-    largest, so that it holds on every model. None without such tests."""
+    """Find the largest shift of probability per token that the finest test of some long model would miss."""
     finest: dict[str, float] = {}
     for r in rows:
         if r["repeat"] == 0 and r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
@@ -233,8 +218,7 @@ def find_shift(rows: Sequence[Row]) -> float | None:
 
 
 def describe_long(rows: Sequence[Row], rejected: bool) -> str:
-    """Describe what the long layer's rows found: the test that rejects, if `rejected`, or the shift per token that
-    would have been found."""
+    """Describe what the long layer's rows found: the test that rejects, or the shift per token that would be found."""
     first = [r for r in rows if r["repeat"] == 0]
     if rejected:
         worst = min((r for r in first if r["p_value"] is not None), key=lambda r: r["p_value"])
@@ -247,24 +231,22 @@ def describe_long(rows: Sequence[Row], rejected: bool) -> str:
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """Make the changes to the verdict `judged`, from the rows of its tests, that say how far it reaches.
+    """Make the changes to the verdict `judged` that say how far it reaches: no further than the shortest of a layer's
+    models, on which alone all of its tests were run.
 
-    value           the verdict, with what was tested and what was not
-    pill            the verdict in a few words; scope: how far it reaches, in a line
-    tested_options  JSON of the options of the exact layer
-    tested_models   what the exact and the long layer ran on
+    scope           where and at which options it holds, in a line; reach: what was tested and what was not
+    tested_options  JSON of the options of the exact layer; tested_models: what the exact and the long layer ran on
     own_options     "tested" if all of the decoder's own were, on models of known distribution; "not tested" if not
-    reach           what was tested and what was not, as a sentence
-
-    A layer reaches as far as the shortest of its models: on it alone all of its tests were run.
     """
     exact, long = find_lengths(rows, "exact"), find_lengths(rows, "long")
     option, largest = scope.longest
+    long_rows = [r for r in rows if r["layer"] == "long"]
     p = judged["p_decoders"].get("long")
     rejected = p is not None and p <= alpha
     names = [k for k in scope.options if scope.exact is not None and exact and scope.options[k] != scope.exact.get(k)]
-    cut = list_options(scope.exact or {}, names)  # the options that the exact layer changed, as it ran them
-    own = list_options(scope.options, names) or (f"{option} {largest}" if option else "its own options")
+    # The options that the exact layer changed, as it ran them and as the cell did.
+    cut, own = (format_settings({n: of[n] for n in names}, " ") for of in (scope.exact or {}, scope.options))
+    own = own or (f"{option} {largest}" if option else "its own options")
     by_exact = bool(exact) and not cut and largest <= min(exact)  # the exact layer ran the decoder's own options
     by_long = p is not None and 2 * largest <= min(long)  # the long layer ran them, on models twice as long as a pass
     tested = []
@@ -272,9 +254,9 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if exact:
         tested.append(f"joint distribution tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
-        outcome = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
+        outcome = "not tested" if p is None else describe_long(long_rows, rejected)
         tested.append(f"{own} tested on {describe_models(long)}: {outcome}")
-    for r in (r for r in rows if r["layer"] == "long" and r["test"] == "tail" and r["repeat"] == 0):
+    for r in (r for r in long_rows if r["test"] == "tail" and r["repeat"] == 0):
         bound = format_number(r["effect"], 2)
         tested.append(f"{r['model']} in float32 draws tokens of next to no probability at most {bound} of the time")
     if layers := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
@@ -288,7 +270,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if by_long and max(long) < scope.tokens:
         tokens = f"up to {max(long)} of {scope.tokens} tokens"
     on_exact = describe_exact(value, exact, cut, scope.kind) if exact else ""
-    shift = find_shift([r for r in rows if r["layer"] == "long"])
+    shift = find_shift(long_rows)
     outcome = "no difference" if shift is None else f"nothing beyond {format_number(shift, 2)} a token"
     if rejected or value.kind == "lossy":
         outcome = "rejected" if rejected else "not rejected"

@@ -13,6 +13,10 @@ function make(tag, properties = {}, ...inner) {
   return node;
 }
 
+function button(text, onclick) {
+  return make("button", { type: "button", textContent: text, onclick });
+}
+
 function labelled(text, control) {
   return make("label", {}, text, control);
 }
@@ -22,6 +26,23 @@ function choiceOf(options, changed, value) {
   options.forEach((text, i) => control.append(make("option", { value: i, textContent: text })));
   control.value = value ?? 0;
   return control;
+}
+
+function pager(size, draw) { // shows `size` rows at a time, and what turns to others
+  let first = 0;
+  const status = make("span", { role: "status" });
+  const turn = (by) => () => { first += by; draw(); };
+  const back = button("earlier", turn(-size));
+  const on = button("later", turn(size));
+  const begin = () => { first = 0; draw(); };
+  const cut = (rows) => {
+    const last = Math.min(first + size, rows.length);
+    status.textContent = rows.length ? `${first + 1} to ${last} of ${rows.length}` : "none";
+    back.disabled = first === 0;
+    on.disabled = last >= rows.length;
+    return rows.slice(first, last);
+  };
+  return { controls: [back, status, on], begin, cut };
 }
 
 async function unpack(template) {
@@ -55,7 +76,7 @@ function sortable(table) {
       rows.sort((a, b) => (down ? -1 : 1) * compare(a[0], b[0]));
       body.append(...rows.map(([, row]) => row));
     };
-    head.replaceChildren(make("button", { type: "button", onclick: sort, textContent: head.textContent }));
+    head.replaceChildren(button(head.textContent, sort));
   });
 }
 
@@ -77,20 +98,19 @@ function choose() {
 
 function copyable(cell) {
   const text = cell.firstElementChild.textContent;
-  const button = make("button", { className: "copy", type: "button", textContent: "copy" });
-  button.addEventListener("click", () => {
+  const copy = button("copy", () => {
     navigator.clipboard.writeText(text).then(
-      () => (button.textContent = "copied"),
+      () => (copy.textContent = "copied"),
       () => getSelection().selectAllChildren(cell.firstElementChild),
     );
   });
-  cell.append(button);
+  copy.className = "copy";
+  cell.append(copy);
 }
 
 // --- all tests: {headings, rows of entries; an entry is a text, or [text, detail, style]}
 
 const views = {};
-const PAGE = 50;
 
 views.tests = (box, data) => {
   const parts = (entry) => (typeof entry === "string" ? [entry, "", ""] : entry);
@@ -98,20 +118,15 @@ views.tests = (box, data) => {
   const pick = ["Layer", "Method", "On", "Verdict"].filter((heading) => data.headings.includes(heading));
   const at = pick.map((heading) => data.headings.indexOf(heading));
   const values = at.map((i) => ["all", ...new Set(data.rows.map((row) => parts(row[i])[0]))]);
-  let first = 0;
   let order = null; // column to sort by, and its direction
-  const again = () => { first = 0; draw(); };
-  const selects = values.map((options) => choiceOf(options, again));
-  const words = make("input", { type: "search", oninput: again });
-  const status = make("span", { role: "status" });
+  const page = pager(50, draw);
+  const selects = values.map((options) => choiceOf(options, page.begin));
+  const words = make("input", { type: "search", oninput: page.begin });
   const body = make("tbody");
   const heads = data.headings.map((heading, i) => {
-    const sort = () => { order = [i, order && order[0] === i ? -order[1] : 1]; again(); };
-    return make("th", { scope: "col" }, make("button", { type: "button", onclick: sort, textContent: heading }));
+    const sort = () => { order = [i, order && order[0] === i ? -order[1] : 1]; page.begin(); };
+    return make("th", { scope: "col" }, button(heading, sort));
   });
-  const turn = (by) => () => { first += by; draw(); };
-  const back = make("button", { type: "button", textContent: "earlier", onclick: turn(-PAGE) });
-  const on = make("button", { type: "button", textContent: "later", onclick: turn(PAGE) });
 
   function draw() {
     const text = words.value.toLowerCase();
@@ -125,7 +140,7 @@ views.tests = (box, data) => {
       if (order && order[0] === i) head.setAttribute("aria-sort", order[1] > 0 ? "ascending" : "descending");
       else head.removeAttribute("aria-sort");
     });
-    body.replaceChildren(...kept.slice(first, first + PAGE).map((row) => {
+    body.replaceChildren(...page.cut(kept).map((row) => {
       const line = make("tr");
       row.forEach((entry, i) => {
         const [shown, detail, style] = parts(entry);
@@ -135,14 +150,10 @@ views.tests = (box, data) => {
       });
       return line;
     }));
-    const last = Math.min(first + PAGE, kept.length);
-    status.textContent = kept.length ? `${first + 1} to ${last} of ${kept.length}` : "none";
-    back.disabled = first === 0;
-    on.disabled = last >= kept.length;
   }
 
   const controls = make("div", { className: "controls" }, ...pick.map((heading, k) => labelled(heading, selects[k])),
-    labelled("Words", words), back, status, on);
+    labelled("Words", words), ...page.controls);
   const caption = make("caption", { textContent: data.caption });
   const table = make("table", { className: "data dense" }, caption, make("thead", {}, make("tr", {}, ...heads)), body);
   box.append(controls, table);
@@ -182,13 +193,8 @@ function browse(box, data, sheets) {
   const orders = ["worst difference of any method", ...rest.map((c) => `difference of ${c.drawn}`),
     ...columns.map((c) => `cosine of ${c.drawn}`)];
   const keys = [data.worst, ...rest.map((c) => c.difference), ...columns.map((c) => c.cosine)];
-  const shown = 6;
-  let first = 0;
-  const by = choiceOf(orders, () => { first = 0; draw(); });
-  const status = make("span", { role: "status" });
-  const turn = (step) => () => { first = Math.max(0, Math.min(first + step, all.length - 1)); draw(); };
-  const back = make("button", { type: "button", textContent: "earlier", onclick: turn(-shown) });
-  const on = make("button", { type: "button", textContent: "later", onclick: turn(shown) });
+  const page = pager(6, draw);
+  const by = choiceOf(orders, page.begin);
   const heads = columns.map((c) => make("th", { scope: "col", "data-method": c.method, textContent: c.drawn }));
   const head = make("tr", {}, make("th", { scope: "col", textContent: "Prompt" }), ...heads);
   const body = make("tbody");
@@ -196,7 +202,7 @@ function browse(box, data, sheets) {
   function draw() {
     const key = keys[by.value];
     const order = [...all].sort((a, b) => key[a] - key[b]);
-    body.replaceChildren(...order.slice(first, first + shown).map((row) => {
+    body.replaceChildren(...page.cut(order).map((row) => {
       const caption = make("span", { textContent: data.captions[row] });
       const line = make("tr", {}, make("th", { scope: "row" }, caption, make("small", { textContent: figure(key[row]) })));
       columns.forEach((c, k) => {
@@ -213,15 +219,12 @@ function browse(box, data, sheets) {
       });
       return line;
     }));
-    status.textContent = `${first + 1} to ${Math.min(first + shown, all.length)} of ${all.length}`;
-    back.disabled = first === 0;
-    on.disabled = first + shown >= all.length;
   }
 
   const caption = make("caption", { textContent: data.about });
   const style = columns.length > 16 ? "grid many" : "grid";
   box.append(make("h3", { textContent: "All prompts" }),
-    make("div", { className: "controls" }, labelled("Lowest first by", by), back, status, on),
+    make("div", { className: "controls" }, labelled("Lowest first by", by), ...page.controls),
     make("table", { className: style }, caption, make("thead", {}, head), body));
   const still = box.nextElementSibling; // what is read without scripts
   if (still && still.matches("table.grid") && !box.previousElementSibling.matches(".packed")) still.hidden = true;
@@ -310,7 +313,7 @@ function replay(box, data, sheets) {
   const sides = [choiceOf(labels, begin, 0), choiceOf(labels, begin, fast)];
   const stage = make("div", { className: "replay" });
   const pass = make("input", { type: "range", min: 0, value: 0, oninput: () => show() });
-  const play = make("button", { type: "button", textContent: "play", onclick: toggle });
+  const play = button("play", toggle);
   let players = [];
   let timer = null;
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from parity.experiment.options import options
-from parity.report import paper_page
+from parity.report import paper
 
 ROOT = Path(__file__).parents[2]
 HEAD = "# GSD, Table 1, Figure 2: x.\nexperiment: few\ntiming: {methods: all}\n"
@@ -51,7 +51,7 @@ def write(tmp_path):
             (results / "report.html").touch()
         page = tmp_path / "results/papers/gsd.html"
         files = {tmp_path / "workflow/experiments/few.yaml": results}
-        paper_page.write_paper("gsd", folder, files, failed, page)
+        paper.write_paper("gsd", folder, files, failed, page)
         return page.read_text(), pd.read_csv(page.with_name("gsd.csv"), keep_default_na=False)
 
     return run
