@@ -1,7 +1,7 @@
 """How long a cell took, on the clock of the job that decoded it.
 
 Seconds of two jobs do not compare, because the machine may have done other work: speeds are of the rule `speed`
-(`parity.timing`)."""
+(`parity.tune.speed`)."""
 
 from typing import Any
 
