@@ -61,7 +61,6 @@ class Queue:
         self.of = torch.arange(self.next, device=keys.device)
 
     def waits(self) -> bool:
-        """Return whether a row is still waiting."""
         return self.next < len(self.keys)
 
     def fill(self, model: Any, done: Tensor) -> Tensor | None:
@@ -119,7 +118,6 @@ def start_decoding(kind: str, loaded: Any, spec: dict[str, Any], clock: Clock | 
     begin_rows = import_kind(kind).make_starter(loaded, spec)
 
     def start(rows: Rows, noise: Noise, queue: Any = None) -> Begun:
-        """Start decoding the rows; the model gets the queue, or a `Queue` if there are more rows than noise keys."""
         n = len(noise.keys)
         if queue is None and n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
@@ -235,7 +233,6 @@ def stream_batch(
     steps = note_passes(steps, done, queue)
 
     def finish(some: np.ndarray, columns: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Complete the columns of rows that have ended."""
         columns["passes"] = columns["depth" if kind == "continuous" else "nfe"]
         columns["seconds"] = (time.perf_counter() - resumed) / len(some)
         columns |= {"forced": model.forced} if kind == "discrete" else {}

@@ -44,7 +44,6 @@ from parity.generate.folder import find_done, save_image, write_summary
 
 
 def is_folder(out: Path) -> bool:
-    """Return whether images go to a folder."""
     return out.is_dir() or not out.suffix
 
 
@@ -134,7 +133,6 @@ class Result:
 
     @property
     def an_hour(self) -> float:
-        """How many are made in an hour, prompts read, pixels drawn and files written."""
         return 3600 * len(self.made) / self.seconds
 
 

@@ -33,7 +33,6 @@ def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """List, for the batch that each row was decoded in: rows, passes, seconds."""
     names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds"}
     return {name: sample.shard.columns[column] for name, column in names.items()}
 

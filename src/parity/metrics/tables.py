@@ -44,7 +44,6 @@ def join_tables(path: Path, files: Sequence[tuple[Path, dict[str, str]]]) -> Non
     from pyarrow import parquet
 
     def read_joined(file: Path, values: dict[str, str]) -> Any:
-        """Read a file with its columns of one value."""
         table = parquet.read_table(file, page_checksum_verification=True).replace_schema_metadata()
         table = table.drop_columns([name for name in values if name in table.column_names])
         for place, (name, value) in enumerate(values.items()):

@@ -431,7 +431,6 @@ def write(
     title = re.sub(r"[^a-z0-9_.-]", "-", name.lower())
 
     def experiment(entry: dict[str, Any]) -> dict[str, Any]:
-        """Make the content of the experiment's file, with this entry of the model."""
         return {"experiment": title, "models": {name: entry}, **section}
 
     unread = {"sha256": dict.fromkeys(model.entry["files"], "0" * 64)}

@@ -160,7 +160,6 @@ def read_rows(a: argparse.Namespace, files: list[Path], pieces: Any, schedule: S
     length = schedule.length
 
     def read(files: list[Path]) -> tuple[Any, str]:
-        """Read the packed rows of files, and the digest that is their name."""
         name = texts.digest_places(files, pieces, length, a.code, separator)
 
         def make() -> Any:

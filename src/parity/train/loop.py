@@ -174,7 +174,6 @@ class Training:
 
     @torch.no_grad()
     def copy_weights(self, weights: list[Tensor]) -> None:
-        """Copy weights to the net's parameters; nothing if there are none."""
         for p, w in zip(self.parameters, weights, strict=False):
             p.copy_(w)
 

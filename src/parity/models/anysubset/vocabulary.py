@@ -25,7 +25,6 @@ class Words:
     a model that reads from left to right alone."""
 
     def __init__(self, words: list[str]):
-        """Give each word a number. The embedded stories' mask and separator must be among them."""
         self.words = words
         self.number = {w: i for i, w in enumerate(words)}
         self.mask = self.number[stories.MASK]

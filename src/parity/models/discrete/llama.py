@@ -135,12 +135,10 @@ class Llama(nn.Module):
 
     @property
     def layers(self) -> Any:
-        """The layers, each of which has keys and values."""
         return self.backbone.layers
 
     @property
     def width(self) -> int:
-        """The width of hidden states."""
         return int(self.config.hidden_size)
 
     def forward(self, past_key_values: Any = None, logits_to_keep: int = 0, **inputs: Tensor) -> Output:
@@ -279,7 +277,6 @@ def load_vision(kind: str, config: Any, folder: Path, rename: Rename, device: st
     import transformers
 
     def build() -> Any:
-        """Build transformers' image tokenizer and delete its encoder."""
         net = getattr(transformers, kind)(config)
         del net.encoder, net.quant_conv
         return net

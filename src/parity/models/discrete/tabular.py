@@ -60,7 +60,6 @@ class StateModel:
 
     @cached_property
     def draft(self) -> Any:
-        """The draft model, of the same kind."""
         if self.drafts is None:
             raise ValueError("this model has no draft")
         make: Any = type(self)
@@ -303,17 +302,14 @@ class TabularHeads:
         self.read: TreePass | None = None  # the target's last tree
 
     def continue_tree(self, tree: TreePass) -> Tensor:
-        """Compute logits [B, S, V] after the nodes of a tree of the target. See Heads."""
         self.read = self.draft.tree(tree.tokens, tree.positions, tree.parents)
         return self.read.logits
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
-        """Store nodes [B, W] of the tree that was read last. See Heads."""
         assert self.read is not None
         self.draft.keep(self.read, nodes)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V] after the nodes of a tree. See Heads."""
         return self.draft.tree(tokens, positions, parents).logits
 
 
