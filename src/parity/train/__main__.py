@@ -11,6 +11,7 @@ experiment. A killed command goes on where it was. OUT gets the weights, a card,
 """
 
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -34,6 +35,18 @@ from parity.train.cards import format_log
 
 EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps; a multiple of this many steps apart
 HELD_SHARE = 8  # one prompt in this many is held out, if there are at least twice as many
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what a network is trained for, and how the command computes."""
+    parser.add_argument("--model", default="", help="of the configuration (its first of image tokens)")
+    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
+    parser.add_argument("--config", type=json.loads, help="JSON: the experiment, in place of a file")
+    parser.add_argument("--checkpoint", type=Path, help="the model's manifest, if the workflow has made it")
+    parser.add_argument("--prompts", help="a file of them (the experiment's)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    add_arguments(parser, "threads")
+    add_own_device(parser)
 
 
 def read_generator(a: argparse.Namespace) -> Generator:
@@ -167,34 +180,20 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
 def main() -> None:
     """Parse the command line; train what it names: a speculator, a text model, another's draft network; or print the
     table of --auto."""
-    if sys.argv[1:2] == ["arm"]:
-        from parity.train import arm
-
-        del sys.argv[1]
-        return arm.main()
-    if sys.argv[1:2] == ["own"]:
-        from parity.train import own
-
-        del sys.argv[1]
-        return own.main()
+    if sys.argv[1:2] in (["arm"], ["own"]):
+        importlib.import_module(f"parity.train.{sys.argv.pop(1)}").main()
+        return
     parser = argparse.ArgumentParser(
         prog="parity train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     default = TrainingSpec()
     parser.add_argument("kind", nargs="?", choices=["heads", "draft", "drafter"])
     parser.add_argument("--auto", action="store_true", help="print which speculator is predicted to gain most")
-    parser.add_argument("--model", default="", help="of the configuration (its first of image tokens)")
-    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
-    parser.add_argument("--config", type=json.loads, help="JSON: the experiment, in place of a file")
-    parser.add_argument("--checkpoint", type=Path, help="the model's manifest, if the workflow has made it")
-    parser.add_argument("--prompts", help="a file of them (the experiment's)")
+    add_model(parser)
     parser.add_argument("--out", type=Path, default=Path("speculators"), help="a folder (%(default)s)")
     for name, field in TrainingSpec.model_fields.items():
         kind = float if field.annotation is float else int
         parser.add_argument(f"--{name}", type=kind, help=f"{field.description} ({getattr(default, name):g})")
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    add_arguments(parser, "threads")
-    add_own_device(parser)
     a = parser.parse_args()
     if not a.auto and not a.kind:
         raise ParityError("kind: none; allowed: heads, draft, drafter, or --auto")
