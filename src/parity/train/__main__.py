@@ -31,7 +31,7 @@ from parity.experiment.config_reader import read_config
 from parity.experiment.prompt_files import iter_rows, read_prompts
 from parity.experiment.schema import PromptSpec, TrainingSpec, validate
 from parity.generate import Generator, check_captions
-from parity.train.cards import format_log
+from parity.train import format_log
 
 EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps; a multiple of this many steps apart
 HELD_SHARE = 8  # one prompt in this many is held out, if there are at least twice as many

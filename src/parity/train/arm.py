@@ -25,7 +25,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, sums
 from parity.embedded import WEIGHTS
 from parity.experiment.schema import Strict, validate
-from parity.train.cards import format_log
+from parity.train import format_log
 from parity.train.texts import EMBEDDED
 
 HELD_OUT, HELD_OUT_EMBEDDED = 64, 128  # rows, at most (E.2); as many as measure the model that ships

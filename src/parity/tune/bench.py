@@ -24,7 +24,7 @@ from parity.experiment.options import find_plain_method, needs
 from parity.metrics.estimates import Estimate, is_narrow, mean_ratio
 from parity.models.discrete.load import Loaded, load_networks
 
-WAYS = CAPTURED, COMPILED, EAGER = "CUDA graphs", "compiled", "eager"  # how passes run
+CAPTURED, COMPILED, EAGER = "CUDA graphs", "compiled", "eager"  # how passes run
 WIDTHS, WIDTHS_COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over this many nodes, eager and compiled
 SEED = 2**31 - 1  # the seed of all rows here
 FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
@@ -43,7 +43,7 @@ class Variant:
     own: dict[str, str] = field(default_factory=dict)  # of a decoder of others: `cells.describe_source`
     fast: bool = False  # whether its passes are compiled
     captures: bool = True  # whether its passes are captured where they can be
-    way: str = ""  # how its passes ran in the pilot, one of WAYS
+    way: str = ""  # how its passes ran in the pilot: CAPTURED, COMPILED or EAGER
     base: "Variant | None" = None  # plain decoding that it is compared with; None: the first of all variants
     passes: float = 0.0  # passes a row; of continuous models calls one after another
     nodes: float = 0.0  # nodes that a pass evaluates

@@ -6,7 +6,6 @@ Every token carries the state on, and the state gives the distribution of the ne
 counters and grammars are such models too), or a hash of all tokens before.
 """
 
-import itertools
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -316,15 +315,6 @@ class TabularHeads:
 def count_prefixes(vocab: int, length: int) -> int:
     """Count the prefixes, the empty one included, of sequences of `length` tokens."""
     return sum(vocab**i for i in range(length))
-
-
-def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
-    """Compute the distribution of all sequences, float64 [V^L], first token most significant; `model` must hold V^L
-    rows."""
-    sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
-    inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
-    probs = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
-    return probs.gather(-1, sequences[..., None])[..., 0].prod(1)
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:
