@@ -32,7 +32,7 @@ from parity.base import machine
 from parity.base.command import add_own_device, pin_threads, progress, run_command
 from parity.base.devices import check
 from parity.base.errors import ConfigError, ParityError
-from parity.base.files import dump_canonical, publish
+from parity.base.files import publish
 from parity.experiment import checks, tuned
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import captions, kinds, list_text_tasks
@@ -74,16 +74,13 @@ Timed = tuple[Case, list[Variant], list[dict[str, Any]]]
 PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in sequence"}
 
 
-def list_candidates(case: Case) -> Iterator[Variant]:
+def list_candidates(case: Case) -> list[Variant]:
     """List every lossless variant that a model can run, each once: plain decoding, then all methods size by size."""
-    kind = case.kind
-    shares = SHARES[case.kind]
-    yield Variant(find_plain_method(kind), make_plain_options(kind))
-    sizes = list_option_sizes(case.spec)
-    names = {f"{find_plain_method(kind)} {dump_canonical(make_plain_options(kind))}"}
+    kind, shares, lengths = case.kind, SHARES[case.kind], list_option_sizes(case.spec)
+    found = [(find_plain_method(kind), make_plain_options(kind))]
     for size in SIZES:
         for method in methods(kind):
-            bounds = list_bounds(kind, method, sizes)
+            bounds = list_bounds(kind, method, lengths)
             fields = make_option_schema(kind, method).model_fields
             sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
             sized = {name: min(value, bounds.get(name, value)) for name, value in sized.items()}
@@ -92,9 +89,9 @@ def list_candidates(case: Case) -> Iterator[Variant]:
                 chosen = tuned.complete_lossless(kind, method, sized, case.spec)
             except ConfigError:
                 continue  # the variant is lossy, or the model lacks a network that it needs
-            if (name := f"{method} {dump_canonical(chosen)}") not in names:
-                names.add(name)
-                yield Variant(method, chosen)
+            if (method, chosen) not in found:
+                found.append((method, chosen))
+    return [Variant(method, chosen) for method, chosen in found]
 
 
 def write_options(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
@@ -188,8 +185,8 @@ def time_cases(bench: Bench, cases: list[Case], until: float) -> Iterator[Timed]
     the variants that were timed in turns (plain decoding first), and a table's rows: these, and the best predicted of
     each other method."""
     start = time.time()
-    variants = list(list_candidates(cases[0]))
-    piloted = run_pilots(bench, variants, [case.batch for case in cases], start + PILOT_SHARE * (until - start))
+    batches = [case.batch for case in cases]
+    piloted = run_pilots(bench, list_candidates(cases[0]), batches, start + PILOT_SHARE * (until - start))
     for i, case in enumerate(cases):
         start = time.time()
         turns = measure(bench, piloted, case.batch, start + (until - start) / (len(cases) - i))

@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,10 +32,8 @@ from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
 from parity.tune.bench import CAPTURED, Bench, Images, Variant, run_duels, try_in_memory
 
-BEST, NEAR = (
-    3,
-    1.1,
-)  # so many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
+BEST = 3  # this many lossless methods are timed
+NEAR = 1.1  # unless they are predicted to be this many times slower than plain decoding
 PREDICTED, ROUGH, TIMED = "predicted", "timed roughly", "timed"  # how a speed is known: TIMED if `Variant.is_known`
 SHARED = {"seed", "method", "options"}  # keys of a specification that differ within a group
 
@@ -174,7 +173,7 @@ def time_group(
     for number, counted in enumerate(group, 1):
         note(f"piloting {counted.variant.name}, {number} of {len(group)}")
         nodes = counted.variant.nodes  # as the experiment counted them
-        fits = try_in_memory(lambda c=counted: bench.pilot(c.variant), counted is group[0], counted.variant.name)  # type: ignore[misc]
+        fits = try_in_memory(partial(bench.pilot, counted.variant), counted is group[0], counted.variant.name)
         counted.variant.nodes = nodes
         if not fits:
             counted.variant.piloted = float("nan")
