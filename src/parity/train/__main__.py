@@ -37,18 +37,6 @@ EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps
 HELD_SHARE = 8  # one prompt in this many is held out, if there are at least twice as many
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say what a network is trained for, and how the command computes."""
-    parser.add_argument("--model", default="", help="of the configuration (its first of image tokens)")
-    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
-    parser.add_argument("--config", type=json.loads, help="JSON: the experiment, in place of a file")
-    parser.add_argument("--checkpoint", type=Path, help="the model's manifest, if the workflow has made it")
-    parser.add_argument("--prompts", help="a file of them (the experiment's)")
-    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
-    add_arguments(parser, "threads")
-    add_own_device(parser)
-
-
 def read_generator(a: argparse.Namespace) -> Generator:
     """Prepare the model that is named, of an experiment's file or of its checked JSON."""
     config = checks.make_config(a.config) if a.config else read_config(a.configfile)[0]
@@ -189,11 +177,18 @@ def main() -> None:
     default = TrainingSpec()
     parser.add_argument("kind", nargs="?", choices=["heads", "draft", "drafter"])
     parser.add_argument("--auto", action="store_true", help="print which speculator is predicted to gain most")
-    add_model(parser)
+    parser.add_argument("--model", default="", help="of the configuration (its first of image tokens)")
+    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
+    parser.add_argument("--config", type=json.loads, help="JSON: the experiment, in place of a file")
+    parser.add_argument("--checkpoint", type=Path, help="the model's manifest, if the workflow has made it")
+    parser.add_argument("--prompts", help="a file of them (the experiment's)")
     parser.add_argument("--out", type=Path, default=Path("speculators"), help="a folder (%(default)s)")
     for name, field in TrainingSpec.model_fields.items():
         kind = float if field.annotation is float else int
         parser.add_argument(f"--{name}", type=kind, help=f"{field.description} ({getattr(default, name):g})")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    add_arguments(parser, "threads")
+    add_own_device(parser)
     a = parser.parse_args()
     if not a.auto and not a.kind:
         raise ParityError("kind: none; allowed: heads, draft, drafter, or --auto")

@@ -8,6 +8,8 @@ which find the file where it is written. A killed command keeps the rows that we
 """
 
 import argparse
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 from parity_certify.seeding import check_seed
 from torch import Tensor
 
-from parity.base.command import pin_threads
+from parity.base.command import add_arguments, add_own_device, pin_threads
 from parity.base.errors import ParityError
 from parity.base.files import replace_whole
 from parity.experiment.cells import name_draft
@@ -67,15 +69,22 @@ def train(generator: Generator, method: str, prompts: list[str], file: Path, see
 
 def main() -> None:
     """Train the network of the command line's decoder for a model of the configuration."""
-    from parity.train.__main__ import add_model, read_all_prompts, read_generator
+    from parity.train.__main__ import read_all_prompts, read_generator
 
     parser = argparse.ArgumentParser(
         prog="parity train own", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--method", required=True, help="FILE.py:FUNCTION, or a decoder of an installed package")
+    parser.add_argument("--model", default="", help="of the configuration (its first of image tokens)")
+    parser.add_argument("--configfile", type=Path, default=Path("config.yaml"), help="the experiment (%(default)s)")
+    parser.add_argument("--config", type=json.loads, help="JSON: the experiment, in place of a file")
+    parser.add_argument("--checkpoint", type=Path, help="the model's manifest, if the workflow has made it")
+    parser.add_argument("--prompts", help="a file of them (the experiment's)")
     parser.add_argument("--out", type=Path, help="the file (where `parity generate` looks for it)")
-    add_model(parser)
-    a = parser.parse_args()
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    add_arguments(parser, "threads")
+    add_own_device(parser)
+    a = parser.parse_args(sys.argv[1:])
     check_seed(a.seed, "--seed")
     pin_threads(a.threads)
     check_decoder("discrete", a.method)
