@@ -198,7 +198,7 @@ def run_batches(
     run   decodes a batch, rows and how many of them at once, and yields (rows that ended, what was decoded of them)
     """
     while len(rows):
-        batch = min(batch, len(rows))
+        batch = tried = min(batch, len(rows))
         begun, ended = rows if refill else rows[:batch], set()
         try:
             for some, decoded in run(begun, batch):
@@ -212,11 +212,8 @@ def run_batches(
                 raise ParityError(f"{problem}: one row does not fit; allowed: a device with more") from None
             batch = batch // 2
             print(f"{problem}; {batch} from here on, with the same tokens", file=sys.stderr, flush=True)
-            is_short = True
-        else:
-            is_short = False
         rows = rows[~np.isin(rows, list(ended))]
-        if is_short and torch.cuda.is_available():  # not inside the handler, where the error holds the batch's memory
+        if batch < tried and torch.cuda.is_available():  # not in the handler, where the error holds the memory
             torch.cuda.empty_cache()
 
 

@@ -113,9 +113,8 @@ class Hidden:
             forward.append((forward[-1] * self.evidence[rows[:, i]]) @ self.step)
         for i in range(last_known, 0, -1):  # backward[j] is the message of the words after position last_known - j
             backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
-        state = (
-            torch.stack(forward)[positions, group] * torch.stack(backward)[(last_known - positions).clamp(min=0), group]
-        )
+        steps_back = (last_known - positions).clamp(min=0)
+        state = torch.stack(forward)[positions, group] * torch.stack(backward)[steps_back, group]
         return normalise(state @ self.emit)
 
 
