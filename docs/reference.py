@@ -175,7 +175,7 @@ def write_metrics() -> str:
                 {"up": "higher", "down": "lower"}.get(better, better.replace("none", "")),
                 module,
             )
-            for module, figures in {**metrics(kind), "`parity.timing`": list_speeds(kind)}.items()
+            for module, figures in {**metrics(kind), "`parity.tune.speed`": list_speeds(kind)}.items()
             for name, (label, unit, better) in figures.items()
         ]
         text += f"\n## {title}\n\n{format_table(('column', 'metric', 'unit', 'better', 'module'), rows)}"

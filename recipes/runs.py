@@ -12,7 +12,7 @@ from typing import Any
 from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, sums
-from parity.train.cards import format_log
+from parity.train import format_log
 
 INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # of Snakemake
 HELD_OUT = "captions whose hash is 0 modulo 8 held out"

@@ -1,6 +1,7 @@
 """Enumerable models of every kind, the variants of every decoder, and the columns of a shard."""
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -22,7 +23,7 @@ from parity.experiment import options
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts
 from parity.models.continuous.tabular import TabularMixture, random_mixture
-from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
+from parity.models.discrete.tabular import TabularModel, random_table
 
 
 def make_shard_columns(n: int, length: int) -> dict[str, Any]:
@@ -120,6 +121,15 @@ def decode_table(
     noise = noise or counted_noise(seed, range(rows))
     start = torch.zeros(rows, dtype=torch.int64)
     return record(model, start, method(model, start, noise=noise, **method_options))
+
+
+def compute_joint(model: Any, vocab: int, length: int) -> torch.Tensor:
+    """Compute the distribution of all sequences, float64 [V^L], first token most significant; `model` must hold V^L
+    rows."""
+    sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
+    inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
+    probs = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
+    return probs.gather(-1, sequences[..., None])[..., 0].prod(1)
 
 
 def compute_probs(logits: torch.Tensor, vocab: int, length: int) -> torch.Tensor:

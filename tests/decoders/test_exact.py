@@ -8,9 +8,10 @@ from parity_decoders.verification import finish, residual, sample_token
 from parity_decoders.window import Window
 
 from parity.experiment import options
-from parity.models.discrete.tabular import TabularModel, compute_joint
+from parity.models.discrete.tabular import TabularModel
 from tests.equality.faults import patch_module
 from tests.tables import (
+    compute_joint,
     compute_p_value,
     compute_probs,
     count_sequences,

@@ -30,13 +30,12 @@ from parity.models.discrete.tabular import (
     HashedTable,
     HiddenDistribution,
     HiddenMarkov,
-    compute_joint,
     make_chain,
     make_counter,
 )
 from tests.equality.faults import anysubset as any_faults
 from tests.equality.faults import discrete as faults
-from tests.tables import keep_drafts
+from tests.tables import compute_joint, keep_drafts
 
 
 def make_targets(kind, options, size, start=""):

@@ -12,7 +12,7 @@ from parity.experiment import code_digest
 from tests.workflow.conftest import ROOT
 
 STAGES = (  # stages from the top: a module may import from its own stage and from those listed after it
-    "recipes", "new", "methods", "train", "serve", "verify", "generate", "tune", "timing", "compare", "report",
+    "recipes", "new", "methods", "train", "serve", "verify", "generate", "tune", "compare", "report",
     "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs", "models", "experiment", "embedded",
     "job", "base", "parity_decoders", "parity_certify",
 )  # fmt: skip

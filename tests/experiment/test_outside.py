@@ -13,7 +13,6 @@ from parity.experiment.decoders import import_decoder
 from parity.generate import load
 from parity.methods.__main__ import list_rows
 from parity.new import __main__ as new
-from parity.new.outside import DRAFTED
 from parity.train import own
 from parity.verify import verify
 from tests import tables
@@ -23,7 +22,7 @@ CACHED = (
     code_digest.find_file, code_digest.digest_source, code_digest.digest_module,
     code_digest.digest,
 )  # fmt: skip
-PLAIN = (new.HEAD + new.DISCRETE).format(name="mine")
+PLAIN, DRAFTED = (new.fill(template, name="mine") for template in ("discrete.py", "drafted.py"))
 FILE = "mine.py:mine"
 PROMPTS = ["a large red circle on a blue background", "a small green square on a yellow background"]
 IMAGE = {"prompts": {"file": "prompts.txt", "limit": 2, "shards": 1}}
@@ -142,7 +141,7 @@ WRONG = {
     "an option": ({"mine.py": PLAIN.replace("noise)", "noise, k)")}, FILE, "k has no type or no default"),
     "no Python": ({"mine.py": "def mine("}, FILE, "mine.py: no Python"),
     "no class": ({"mine.py": PLAIN + '\nDRAFT = "Guess"\n'}, FILE, "DRAFT = 'Guess': allowed: a class of this file"),
-    "no draft": ({"mine.py": DRAFTED.format(name="mine").replace("    draft,\n", "")}, FILE, "*, noise, draft, ...)"),
+    "no draft": ({"mine.py": DRAFTED.replace("    draft,\n", "")}, FILE, "*, noise, draft, ...)"),
     "unknown": ({}, "mime", "unknown method; allowed: ar, "),
 }  # fmt: skip
 
@@ -175,7 +174,7 @@ def test_one_name_for_two_decoders_is_refused(folder, monkeypatch):
 
 
 def test_the_list_says_what_each_decoder_claims_and_needs(folder, monkeypatch):
-    (folder / "mine.py").write_text(DRAFTED.format(name="mine"))
+    (folder / "mine.py").write_text(DRAFTED)
     monkeypatch.syspath_prepend(install(folder, "others", "theirs", "mine:mine"))
     forget()
     rows, problems = list_rows([FILE], ["discrete", "anysubset", "continuous"])
@@ -203,7 +202,7 @@ HASTY = ("& ~bonus", "| ~bonus")  # all drafts are accepted
 def test_a_drafted_decoder_is_certified_and_one_that_accepts_all_is_lossy(folder):
     """On models of known distribution, for which the network has new weights."""
     for name, source, verdict in (("right", DRAFTED, "certified"), ("wrong", DRAFTED.replace(*HASTY), "lossy")):
-        (folder / f"{name}.py").write_text(source.format(name=name))
+        (folder / f"{name}.py").write_text(source.replace("mine", name))
         decoder = import_decoder("discrete", f"{name}.py:{name}")
         settings = {"n": 3000, "models": "small", "margin": 0.1, "claim": "lossy"}
         assert certify(decoder, **settings, gamma=2).verdict.kind == verdict
@@ -220,8 +219,8 @@ image:
 def test_a_draft_network_is_trained_and_saves_passes(folder, monkeypatch):
     """On the embedded model: without its file the decoder is refused; trained, it needs fewer passes than plain
     decoding. Its tokens pass `parity verify`, those of a copy that accepts all drafts do not."""
-    (folder / "mine.py").write_text(SMALL.format(name="mine"))
-    (folder / "hasty.py").write_text(SMALL.format(name="hasty").replace(*HASTY))
+    (folder / "mine.py").write_text(SMALL)
+    (folder / "hasty.py").write_text(SMALL.replace("mine", "hasty").replace(*HASTY))
     (folder / "config.yaml").write_text(CONFIG)
     generator = load("", folder / "config.yaml", "", "cpu")
     with pytest.raises(ParityError, match="mine: its draft network is not trained"):

@@ -11,7 +11,8 @@ from parity.metrics.estimates import columns_of
 from parity.metrics.likelihood import likelihood, log_probabilities, teacher_forced_logits
 from parity.metrics.text_likelihood import joint_probs, log_probability
 from parity.models.anysubset import tabular as anysubset
-from parity.models.discrete.tabular import TabularModel, compute_joint, random_table
+from parity.models.discrete.tabular import TabularModel, random_table
+from tests.tables import compute_joint
 
 
 def compute_logp(model, tokens):

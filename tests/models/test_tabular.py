@@ -13,11 +13,11 @@ from parity.models.continuous.tabular import TabularMixture, random_mixture
 from parity.models.discrete.tabular import (
     HiddenMarkov,
     TabularModel,
-    compute_joint,
     count_prefixes,
     make_chain,
     random_table,
 )
+from tests.tables import compute_joint
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])

@@ -14,7 +14,6 @@ from parity.decode.continuous import record as record_vectors
 from parity.experiment import options
 from parity.experiment.module_metadata import find_folder
 from parity.new import __main__ as new
-from parity.new.outside import DRAFTED
 from tests import tables
 from tests.workflow.conftest import ROOT
 
@@ -120,6 +119,6 @@ def test_the_page_shows_the_whole_file(folder):
 
 
 def test_the_page_shows_the_drafted_decoder_as_it_is_written():
-    text = DRAFTED.format(name="mine")
+    text = new.fill("drafted.py", name="mine")
     function = text[text.index("@torch.inference_mode()") :]
     assert f"```py\n{function}```\n" in (ROOT / "docs/howto/decoders-of-others.md").read_text()

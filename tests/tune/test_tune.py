@@ -14,10 +14,9 @@ from parity.base.errors import ParityError
 from parity.experiment import checks, tuned, weights
 from parity.experiment.options import claim, methods
 from parity.experiment.schema import ModelSpec
-from parity.timing import bench
-from parity.tune import candidates
-from parity.tune.candidates import list_candidates
-from tests.timing.test_duels import Fake
+from parity.tune import bench
+from parity.tune.__main__ import list_candidates
+from tests.tune.test_duels import Fake
 from tests.workflow.conftest import ROOT
 
 SPEC = ModelSpec(family="llamagen")
@@ -91,7 +90,7 @@ def brief(tmp_path, monkeypatch):
     """An empty current folder, where little is measured."""
     monkeypatch.chdir(tmp_path)
     for module, name, value in (
-        (command, "BEST", 1), (command, "JUMP", 1e9), (candidates, "SIZES", (4,)), (bench, "WIDTHS", (1, 4)),
+        (command, "BEST", 1), (command, "JUMP", 1e9), (command, "SIZES", (4,)), (bench, "WIDTHS", (1, 4)),
         (bench, "PILOT", 1), (bench, "PAIRS", 2),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)

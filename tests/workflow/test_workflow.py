@@ -9,7 +9,7 @@ from parity.experiment import module_metadata
 from parity.experiment.layers import read_layers
 from parity.experiment.study import metrics
 from parity.experiment.weights import list_families, read_family
-from parity.new.__main__ import DISCRETE, HEAD, METRIC, RULE
+from parity.new.__main__ import fill
 from tests.workflow.conftest import ALL_KINDS, TINY, read_jobs
 
 
@@ -108,10 +108,10 @@ def rows(cell):
 def test_a_file_adds_a_decoder_a_rule_a_family_a_metric_or_a_layer(project, snakemake):
     """All five at once. The other methods keep the common rule."""
     source = project / "src/parity"
-    (project / "decoders/src/parity_decoders/discrete/toy.py").write_text((HEAD + DISCRETE).format(name="toy"))
-    (project / "workflow/methods/mine.smk").write_text(RULE.format(name="toy", kind="discrete"))
+    (project / "decoders/src/parity_decoders/discrete/toy.py").write_text(fill("discrete.py", name="toy"))
+    (project / "workflow/methods/mine.smk").write_text(fill("rule.smk", name="toy", kind="discrete"))
     (source / "models/discrete/other.py").write_text((source / "models/discrete/llamagen.py").read_text())
-    (source / "metrics/letters.py").write_text(METRIC.format(name="letters", kind="discrete", item="image"))
+    (source / "metrics/letters.py").write_text(fill("metric.py", name="letters", kind="discrete"))
     (source / "equality/layers/discrete/toy.py").write_text(LAYER)
     raw = ALL_KINDS.replace("mtj: [{}]", "toy: [{}]").replace("text:\n", f"{FIGURE}text:\n", 1)
     (project / "toy.yaml").write_text(raw.replace("image:", "models: {scenes: {family: other}}\nimage:", 1))
@@ -132,7 +132,7 @@ def test_a_file_that_declares_too_little_is_named(tmp_path, monkeypatch):
         ("models/discrete/thin.py", "FAMILY = {'files': ()}\n", "FAMILY has no 'also'", lambda: read_family("thin")),
         (
             "metrics/thin.py",
-            METRIC.replace(', "none")', ")").format(name="thin", kind="discrete", item="image"),
+            fill("metric.py", name="thin", kind="discrete").replace(', "none")', ")"),
             "no direction",
             lambda: metrics("discrete"),
         ),

@@ -45,7 +45,7 @@ rule speed:
         "time the methods of {wildcards.model} in turns"
     shell:
         r"""
-        python -m parity.timing --kind {wildcards.kind} --cells {params.folders:q} {params.inputs} \
+        python -m parity.tune.speed --kind {wildcards.kind} --cells {params.folders:q} {params.inputs} \
             --checkpoint {input.checkpoint:q} --batch {params.batch} --named {params.named:q} --seconds {params.seconds} \
             --compile {params.compile} --capture {params.capture} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

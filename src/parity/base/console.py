@@ -4,6 +4,7 @@ parity certify transformers --target DIR --assistant DIR -- num_assistant_tokens
 parity equality exact --kind discrete --method sjd --out rows.json
 """
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -26,8 +27,7 @@ def main() -> None:
     name = (sys.argv[1:2] or [""])[0]
     if name in stages:
         sys.argv = [f"parity {name}", *sys.argv[2:]]
-        file = PACKAGE / name / "__main__.py"  # a command is run as a file, because pytest may have loaded it
-        exec(compile(file.read_text(encoding="utf-8"), file, "exec"), {"__name__": "__main__", "__file__": str(file)})
+        runpy.run_module(f"parity.{name}", run_name="__main__")
     elif name in ("-h", "--help"):
         print(HELP + "".join(f"  {name:<10} {description}\n" for name, description in stages.items()), end="")
     else:

@@ -76,7 +76,6 @@ def count_plain_passes(model: AnySubsetModel, start: Infilling, options: dict[st
 
 
 def time_networks(model: AnySubsetModel, clock: Clock) -> Timed:
-    """Put a timed network in the place of the one that there is."""
     return Timed(model, "target", clock, ("probs",))
 
 

@@ -22,7 +22,6 @@ class Clock:
     its stream, which nothing waits for; a captured call is counted alone."""
 
     def __init__(self, device: torch.device):
-        """Start with no calls. device: of the networks."""
         self.is_cuda = device.type == "cuda"
         self.spans: list[tuple[str, Any, Any, int]] = []
 
@@ -66,7 +65,6 @@ class Clock:
         """List the calls so far, with their seconds; NaN of those that were replayed."""
 
         def measure(a: Any, b: Any) -> float:
-            """Measure the seconds between two stamps."""
             if a is None:
                 return float("nan")
             return float(a.elapsed_time(b) / 1000 if self.is_cuda else b - a)
@@ -85,5 +83,4 @@ class Timed:
             setattr(self, name, partial(clock.time, role, getattr(network, name)))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the network has by this name."""
         return getattr(self._network, name)

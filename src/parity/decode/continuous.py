@@ -91,7 +91,6 @@ def make_starter(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.nd
     draft = needs("continuous", spec["method"]) == "draft"
 
     def start(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
-        """Make the clocked pair and draw the orders [B, L] for these rows."""
         images = [int(image) for image in rows["ids"]]
         target, speculator = loaded.pair(images, spec["sampling"], draft)
         order = draw_order(noise, len(images), target.length, target.raster)

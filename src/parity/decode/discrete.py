@@ -38,7 +38,6 @@ class Recorder:
     """The tokens of a batch and their cost, written step by step, of all rows of the model's queue if it has one."""
 
     def __init__(self, model: TokenModel, start: Tensor):
-        """Begin a recording of a decoder that begins at `start` [B]."""
         B, device = len(start), start.device
         self.model = model
         self.queue = getattr(model, "queue", None)
@@ -50,7 +49,6 @@ class Recorder:
         self.end = find_end(model.forced)
 
     def write(self, new: Step) -> None:
-        """Write the step of the next pass."""
         rows = None if self.queue is None else self.queue.of
         self.canvas.write(new.find_places(self.model.length), new.tokens, rows)
         self.by_step.append((self.places if rows is None else rows, new.kept, new.count_nodes(self.end)))

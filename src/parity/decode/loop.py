@@ -61,7 +61,6 @@ class Queue:
         self.of = torch.arange(self.next, device=keys.device)
 
     def waits(self) -> bool:
-        """Return whether a row is still waiting."""
         return self.next < len(self.keys)
 
     def fill(self, model: Any, done: Tensor) -> Tensor | None:
@@ -119,7 +118,6 @@ def start_decoding(kind: str, loaded: Any, spec: dict[str, Any], clock: Clock | 
     begin_rows = import_kind(kind).make_starter(loaded, spec)
 
     def start(rows: Rows, noise: Noise, queue: Any = None) -> Begun:
-        """Start decoding the rows; the model gets the queue, or a `Queue` if there are more rows than noise keys."""
         n = len(noise.keys)
         if queue is None and n < len(rows["ids"]):
             keys = noise_of(rows, loaded, spec).keys
@@ -200,7 +198,7 @@ def run_batches(
     run   decodes a batch, rows and how many of them at once, and yields (rows that ended, what was decoded of them)
     """
     while len(rows):
-        batch = min(batch, len(rows))
+        batch = tried = min(batch, len(rows))
         begun, ended = rows if refill else rows[:batch], set()
         try:
             for some, decoded in run(begun, batch):
@@ -214,11 +212,8 @@ def run_batches(
                 raise ParityError(f"{problem}: one row does not fit; allowed: a device with more") from None
             batch = batch // 2
             print(f"{problem}; {batch} from here on, with the same tokens", file=sys.stderr, flush=True)
-            is_short = True
-        else:
-            is_short = False
         rows = rows[~np.isin(rows, list(ended))]
-        if is_short and torch.cuda.is_available():  # not inside the handler, where the error holds the batch's memory
+        if batch < tried and torch.cuda.is_available():  # not in the handler, where the error holds the memory
             torch.cuda.empty_cache()
 
 
@@ -235,7 +230,6 @@ def stream_batch(
     steps = note_passes(steps, done, queue)
 
     def finish(some: np.ndarray, columns: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Complete the columns of rows that have ended."""
         columns["passes"] = columns["depth" if kind == "continuous" else "nfe"]
         columns["seconds"] = (time.perf_counter() - resumed) / len(some)
         columns |= {"forced": model.forced} if kind == "discrete" else {}

@@ -27,7 +27,6 @@ class TimedCanvas(Canvas):
         self.first = float("nan")  # seconds until the first step was written
 
     def write(self, positions: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
-        """Write the tokens of the next step. See Canvas."""
         super().write(positions, new, rows)
         if self.steps == 1:
             self.first = now(self.step.device) - self.started

@@ -5,7 +5,8 @@ Place, shade, ground and its style are drawn; captions whose hash is 0 modulo 8 
 
 import numpy as np
 
-from parity.embedded.scenes import BACKGROUNDS, COLOURS, SHAPES, Scene, Thing, is_held_out, render
+from parity.embedded import is_held_out
+from parity.embedded.scenes import BACKGROUNDS, COLOURS, SHAPES, Scene, Thing, render
 
 CLASSES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
 

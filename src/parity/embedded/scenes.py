@@ -5,13 +5,13 @@ the background); everything else (exact place, hue, stripe direction and phase, 
 one caption has many images.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from parity.base.errors import ParityError
+from parity.embedded import is_held_out
 
 SIZE = 64  # an image has this many pixels a side
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
@@ -67,11 +67,6 @@ class Scene:
             text += f" {self.relation} {self.things[1].noun()}"
         style = "" if self.background == "plain" else f"{self.background} "
         return f"{text} on a {style}{self.ground} background"
-
-
-def is_held_out(caption: str) -> bool:
-    """Return whether a caption is held out from training: one in eight, by its hash."""
-    return hashlib.sha256(caption.encode()).digest()[0] % 8 == 0
 
 
 def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Generator]:

@@ -11,10 +11,11 @@ Everything is a function of its seed. Held out for `test`: of stories the pairs 
 pairs (first step, second step), whose SHA-256 is 0 modulo 8. A training text never holds one, a test text nothing else.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+
+from parity.embedded import is_held_out
 
 NAMES = {
     "anna": "she", "ben": "he", "clara": "she", "david": "he", "emma": "she", "felix": "he", "grace": "she",
@@ -134,11 +135,6 @@ class Snippet:
     steps: tuple[str, str]
     lines: tuple[tuple[str, ...], ...]  # four lines of words: definition, comment, first and second step
     tests: tuple[str, ...]  # the tests are Python asserts
-
-
-def is_held_out(*names: str) -> bool:
-    """Return whether a pair of names is held out from training: one pair in eight, by its hash."""
-    return hashlib.sha256("\n".join(names).encode()).digest()[0] % 8 == 0
 
 
 def draw_story(seed: int, test: bool = False) -> Story:

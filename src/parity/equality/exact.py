@@ -30,7 +30,6 @@ def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Deco
     drafts. For other kinds passes are None, and nothing is appended if the decoder does not draft."""
 
     def decode(model: Any, start: Any, **options: Any) -> Iterator[Any]:
-        """Yield the decoder's steps unchanged and append the counts when it has ended."""
         passes = torch.zeros((), dtype=torch.int64)
         accepted = None
         for step in decoder(model, start, **options):
@@ -74,7 +73,6 @@ def exact(
     about = {"method": method or get_function_name(decoder)}
 
     def run(selected: Sequence[Any], repeat: int) -> list[Row]:
-        """Test the decoder on targets with seed number `repeat`; return the rows, corrected for multiple tests."""
         seed = seeds[repeat]
         rows = []
         for target in selected:

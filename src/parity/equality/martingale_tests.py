@@ -197,7 +197,6 @@ def make_context_rows(
     rows = []
 
     def add_row(test: str, sums: Sequence[np.ndarray], table: np.ndarray, names: Callable[[int], str]) -> None:
-        """Append the row of a test from the sums of its contexts, see `add_contexts`; names(i) is that of table i."""
         rows.append(make_table_row(layer, test, count, add_contexts(sums, table), names, **columns))
 
     indicators = encode_one_hot(tokens, V)

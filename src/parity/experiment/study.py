@@ -13,7 +13,7 @@ from parity.base.errors import ConfigError
 from parity.experiment.cells import wrap_in_list
 from parity.experiment.module_metadata import modules, read_constant, require
 
-SPEEDS = {  # measures that `parity.timing` makes, label, unit and direction as a metric declares them
+SPEEDS = {  # measures that `parity.tune.speed` makes, label, unit and direction as a metric declares them
     "speedup": ("speed, times plain decoding's", "", "higher"),
     "speedup_predicted": ("the same, predicted", "", "higher"),
     "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
@@ -53,7 +53,7 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
 
 
 def list_speeds(kind: str) -> dict[str, tuple[str, str, str]]:
-    """List the measures of a kind of model that `parity.timing` makes."""
+    """List the measures of a kind of model that `parity.tune.speed` makes."""
     return SPEEDS | (SPEEDS_OF_IMAGES if kind == "discrete" else {})
 
 

@@ -322,7 +322,6 @@ def check_captions(captions: list[str], spec: ModelSpec) -> None:
     those of which a published encoder reads nothing."""
 
     def find_unread(caption: str) -> str:
-        """Say why the model cannot read a caption; "" if it can."""
         words = re.findall(r"\w+|[^\w\s]+", caption.lower())
         if flaw := find_flaw(caption):
             return flaw

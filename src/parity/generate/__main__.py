@@ -16,6 +16,7 @@ a GPU by default, if there is one.
 
 import argparse
 import contextlib
+import json
 import math
 import sys
 import time
@@ -29,7 +30,7 @@ from typing import Any
 from parity.base import machine
 from parity.base.command import run_command
 from parity.base.errors import ParityError
-from parity.base.files import replace_whole
+from parity.base.files import publish, replace_whole
 from parity.generate import Generator, Made
 from parity.generate.animation import Pace, draw_animation
 from parity.generate.arguments import (
@@ -40,11 +41,10 @@ from parity.generate.arguments import (
     read_given_prompts,
     read_options,
 )
-from parity.generate.folder import find_done, save_image, write_summary
+from parity.generate.folder import find_done, save_image
 
 
 def is_folder(out: Path) -> bool:
-    """Return whether images go to a folder."""
     return out.is_dir() or not out.suffix
 
 
@@ -97,12 +97,6 @@ def make_grid_image(images: list[Made]) -> Any:
     return to_pil_image(make_grid(tensors, math.ceil(math.sqrt(len(tensors))), padding=1))
 
 
-def list_numbers(count: int, shard: tuple[int, int]) -> list[int]:
-    """List which of `count` images a shard (k, n) makes: every n-th from the k-th on."""
-    k, n = shard
-    return list(range(k - 1, count, n))
-
-
 def choose_missing(numbers: list[int], done: Mapping[int, int], batch: int, refill: bool) -> list[int]:
     """Choose which images are decoded: those that are not done. Where batches are not refilled, a batch of which some
     are done is decoded as a whole, so that each image is computed beside the same ones, whenever a run was stopped."""
@@ -134,7 +128,6 @@ class Result:
 
     @property
     def an_hour(self) -> float:
-        """How many are made in an hour, prompts read, pixels drawn and files written."""
         return 3600 * len(self.made) / self.seconds
 
 
@@ -171,7 +164,8 @@ def run_method(
 ) -> Result:
     """Generate, and save or print, what `a` asks for by one method. What is done is saved even if the rest is not; in a
     folder, images that are there already are not made again."""
-    numbers = list_numbers(len(prompts) * a.n, a.shard)
+    k, n_shards = a.shard
+    numbers = list(range(k - 1, len(prompts) * a.n, n_shards))
     several = bool(a.compare)
     refill = choose_refill(generator, a.refill)
     done: dict[int, int] = {}
@@ -236,7 +230,7 @@ def save_summary(
         "machine": machine.identify_machine(),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    write_summary(a.out / f"{name}.json", summary)
+    publish(a.out / f"{name}.json", (json.dumps(summary, indent=1) + "\n").encode())
 
 
 def read_shard(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ParityError
-from parity.base.files import publish, replace_whole
+from parity.base.files import replace_whole
 
 KEY, PROMPT = "parity", "prompt"  # keys of an image's metadata
 
@@ -63,8 +63,3 @@ def find_done(files: Sequence[Path], facts: Mapping[str, Any], prompts: Sequence
                 raise ParityError(f"{file}: {problem}; allowed: another folder as --out, or to delete these images")
         done[number] = int(found["passes"])
     return done
-
-
-def write_summary(file: Path, summary: Mapping[str, Any]) -> None:
-    """Write what a command made, and how fast, as JSON."""
-    publish(file, (json.dumps(summary, indent=1) + "\n").encode())

@@ -106,7 +106,6 @@ def main() -> None:
     paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, probs, device)
 
     def run(names: list[str]) -> dict[str, Any]:
-        """Run layers one after the other; returns the results of each by its name."""
         return {name: run_layer(name, CellFiles(a.kind, a.cell, a.layers[name], *paths)) for name in names}
 
     first = [n for n in a.layers if importlib.import_module(f"parity.equality.layers.{a.kind}.{n}").WRITES]

@@ -26,7 +26,6 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect the captions, and the cosines if CLIP judged, for the report."""
     return {"captions": sample.shard.captions} | {k: v for k, v in sample.outputs.items() if k == "cosine"}
 
 

@@ -77,7 +77,6 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect where drafts were accepted: by place in the order, and on the grid."""
     accepted = sample.shard.accepted
     return {"by_place": compute_place_shares(accepted), "by_cell": compute_cell_shares(accepted, sample.shard.order)}
 

@@ -78,7 +78,6 @@ def fid_and_error(
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect the features of the images, for the paired tests."""
     return {"features": sample.outputs["features"]} if "features" in sample.outputs else {}
 
 
@@ -115,7 +114,6 @@ def inception_score(logits: Tensor, splits: int) -> tuple[float, float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure FID, CMMD and the Inception Score."""
     return {**measure_fid(sample), **measure_cmmd(sample), **measure_inception_score(sample)}
 
 

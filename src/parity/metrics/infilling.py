@@ -18,7 +18,6 @@ MEASURES = {
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """List counts of every text: passes, drafter calls, loops of the decoder, missing tokens."""
     return {name: getattr(sample.shard, name) for name in ("nfe", "aux", "loops", "missing")}
 
 

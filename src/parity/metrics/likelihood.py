@@ -87,7 +87,6 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    """Collect the log-probabilities [n, L] for the paired tests; {} without distributions."""
     return {} if sample.logp is None else {"logp": sample.logp}
 
 

@@ -108,7 +108,6 @@ def precision_recall(
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure KID, precision and recall."""
     return {**measure_kid(sample), **measure_manifold(sample)}
 
 

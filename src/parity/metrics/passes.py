@@ -84,7 +84,6 @@ def compute_slot_shares(kept: np.ndarray) -> list[float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Measure passes, calls of speculators, and the speed of requests."""
     if sample.shard.is_made:
         return measure_made(sample)
     return measure_passes(sample) | measure_calls(sample) | measure_requests(sample)

@@ -11,7 +11,6 @@ MEASURES = {"right": ("class accuracy", "", "higher")}
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """List the class that every image was to show, and, where a classifier judges, whether it reads that class."""
     return {"class": sample.classes} | ({"right": sample.outputs["right"]} if "right" in sample.outputs else {})
 
 

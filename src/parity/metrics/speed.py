@@ -1,7 +1,7 @@
 """How long a cell took, on the clock of the job that decoded it.
 
 Seconds of two jobs do not compare, because the machine may have done other work: speeds are of the rule `speed`
-(`parity.timing`)."""
+(`parity.tune.speed`)."""
 
 from typing import Any
 
@@ -33,7 +33,6 @@ def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """List, for the batch that each row was decoded in: rows, passes, seconds."""
     names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds"}
     return {name: sample.shard.columns[column] for name, column in names.items()}
 

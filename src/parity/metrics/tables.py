@@ -43,27 +43,14 @@ def join_tables(path: Path, files: Sequence[tuple[Path, dict[str, str]]]) -> Non
     import pyarrow
     from pyarrow import parquet
 
-    def read_joined(file: Path, values: dict[str, str]) -> Any:
-        """Read a file with its columns of one value."""
-        table = parquet.read_table(file, page_checksum_verification=True).replace_schema_metadata()
-        table = table.drop_columns([name for name in values if name in table.column_names])
-        for place, (name, value) in enumerate(values.items()):
-            table = table.add_column(place, name, pyarrow.array([value] * len(table), pyarrow.string()))
-        return table
+    def add_constants(table: Any, values: dict[str, str]) -> Any:
+        own = table.drop_columns([name for name in values if name in table.column_names])
+        constant = {name: pyarrow.array([value] * len(table), pyarrow.string()) for name, value in values.items()}
+        return pyarrow.table({**constant, **dict(zip(own.column_names, own.columns, strict=True))})
 
-    schemas = []
-    for file, values in files:
-        schema = parquet.read_schema(file).remove_metadata()
-        first = [pyarrow.field(name, pyarrow.string()) for name in values]
-        schemas.append(pyarrow.schema([*first, *(field for field in schema if field.name not in values)]))
-    schema = pyarrow.unify_schemas(schemas, promote_options="permissive") if schemas else pyarrow.schema([])
+    schemas = [add_constants(parquet.read_schema(file).empty_table(), values).schema for file, values in files]
+    schema = pyarrow.unify_schemas(schemas or [pyarrow.schema([])], promote_options="permissive")
     with replace_whole(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for file, values in files:
-            table = read_joined(file, values)
-            columns = {
-                field.name: table[field.name].cast(field.type)
-                if field.name in table.column_names
-                else pyarrow.nulls(len(table), field.type)
-                for field in schema
-            }
-            writer.write_table(pyarrow.table(columns, schema=schema))
+            table = add_constants(parquet.read_table(file, page_checksum_verification=True), values)
+            writer.write_table(pyarrow.concat_tables([schema.empty_table(), table], promote_options="permissive"))

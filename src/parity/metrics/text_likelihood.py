@@ -84,5 +84,4 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Average perplexity and log-probability over texts."""
     return means(perplexity=sample.rows["perplexity"], **arrays(sample))

@@ -93,21 +93,19 @@ def identify(
     model_type, family = read_family(config)
     if family:
         folder = download_folder(listed.repo, listed.commit) if listed else Path(location)
-        model = read_folder(family, folder, source, pixels, local)
+        return read_folder(family, folder, source, pixels, local)
+    if listed:
+        refuse_own_layout(listed.files)
+        files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
     else:
-        if listed:
-            refuse_own_layout(listed.files)
-            files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
-        else:
-            files = find_weights(Path(location))
-            refuse_own_layout(files)
-            text = [] if "text" in local else find_encoders(Path(location))
-            if len(text) > 1:
-                raise ParityError(f"text: both {text[0]} and {text[1]}; give --text, the folder of one")
-            local = ({"text": text[0]} if text else {}) | local
-        unknown = f"{config}: model_type = {model_type!r}" if model_type else ""
-        model = identify_tensors(files, source, grid, local, (elsewhere or {}).get("tokenizer"), unknown)
-    return model
+        files = find_weights(Path(location))
+        refuse_own_layout(files)
+        text = [] if "text" in local else find_encoders(Path(location))
+        if len(text) > 1:
+            raise ParityError(f"text: both {text[0]} and {text[1]}; give --text, the folder of one")
+        local = ({"text": text[0]} if text else {}) | local
+    unknown = f"{config}: model_type = {model_type!r}" if model_type else ""
+    return identify_tensors(files, source, grid, local, (elsewhere or {}).get("tokenizer"), unknown)
 
 
 def refuse_own_layout(names: Iterable[str]) -> None:
@@ -431,7 +429,6 @@ def write(
     title = re.sub(r"[^a-z0-9_.-]", "-", name.lower())
 
     def experiment(entry: dict[str, Any]) -> dict[str, Any]:
-        """Make the content of the experiment's file, with this entry of the model."""
         return {"experiment": title, "models": {name: entry}, **section}
 
     unread = {"sha256": dict.fromkeys(model.entry["files"], "0" * 64)}

@@ -38,7 +38,6 @@ def serve(app: Any, worker: Any, taken: socket.socket, announcement: str) -> Non
         """Ends when the worker has."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """Listen, and say so."""
             await super().startup(sockets)
             print(announcement, flush=True)
 

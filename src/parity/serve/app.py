@@ -44,7 +44,6 @@ class ImageRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def leave_out_null(cls, fields: Any) -> Any:
-        """Take null for a field that is not given."""
         return {k: v for k, v in fields.items() if v is not None} if isinstance(fields, dict) else fields
 
 
@@ -57,7 +56,6 @@ class Refused(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error as OpenAI's API writes it."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = "rate_limit_error" if self.status == 429 else kind
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": None}}
@@ -78,7 +76,6 @@ class Images:
     """Answers requests for images of one model by a worker."""
 
     def __init__(self, generator: Generator, method: str, chosen: Mapping[str, Any], worker: Worker):
-        """Set the model, the method with its options, and the worker that runs them."""
         self.generator, self.method, self.chosen, self.worker = generator, method, chosen, worker
         self.size = f"{worker.loaded.side}x{worker.loaded.side}"
         self.started = int(time.time())
@@ -112,7 +109,6 @@ class Images:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def watch() -> None:
-            """Wait until the client leaves."""
             while (await request.receive())["type"] != "http.disconnect":
                 pass
             events.put_nowait(None)
@@ -145,7 +141,6 @@ class Images:
         return base64.b64encode(png).decode()
 
     def describe(self, seed: int) -> dict[str, Any]:
-        """Describe an answer's images."""
         about = {"output_format": "png", "quality": "auto", "background": "opaque", "size": self.size}
         return {**about, "seed": seed}
 

@@ -151,7 +151,6 @@ class Worker:
             return readable, self.encode(readable)
 
     def encode(self, rows: list[Row]) -> dict[str, np.ndarray]:
-        """Encode the prompts of rows."""
         prompts = [row.prompt for row in rows]
         return encode(self.manifest, prompts, self.device, encoder=self.encoder) if prompts else {}
 
@@ -238,7 +237,6 @@ class Batch:
         self.noise = Noise(self.make_keys([*rows, *[rows[-1]] * (size - len(rows))]), worker.wide)
 
     def make_keys(self, rows: list[Row]) -> Tensor:
-        """Make the keys of the noise of rows, [n]."""
         return torch.tensor([row.key for row in rows], device=self.worker.loaded.device)
 
     def fill_up(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

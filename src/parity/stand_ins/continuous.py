@@ -3,6 +3,7 @@ of five, so two pixels a token each way."""
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,8 @@ def xar(
     return files
 
 
-def xar_tokens(
-    folder: Path,
-    target: XARConfig = FEW_TOKENS[0],
-    draft: XARConfig = FEW_TOKENS[1],
-    kl: KLConfig = KL_SIZES,
-) -> dict[str, str]:
-    """Write what `xar` writes, of 4 x 4 tokens, which are read one at a time. Return the paths in `folder` by part."""
-    return xar(folder, target, draft, kl)
+# This writes what `xar` writes, of 4 x 4 tokens, which are read one at a time.
+xar_tokens = partial(xar, target=FEW_TOKENS[0], draft=FEW_TOKENS[1])
 
 
 def make_harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:

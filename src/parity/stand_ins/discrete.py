@@ -4,8 +4,7 @@ import base64
 import random
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -83,17 +82,6 @@ def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] =
     tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special])
     save_tokenizer(tokenizer, folder, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
     return vocabulary
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Context manager: networks are built in `dtype`."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def sharpen(net: nn.Module, seed: int) -> nn.Module:
@@ -334,6 +322,7 @@ def janus(
     """Write Janus-Pro, a folder of shards that holds all its networks, in bfloat16 if it is large; return {"model": its
     name}. text, vision, images: of transformers' configurations, in place of small sizes."""
     from transformers import JanusConfig, JanusForConditionalGeneration
+    from transformers.modeling_utils import local_torch_dtype
 
     model_folder = folder / "Janus-Pro-1B"
     words = write_tokenizer(model_folder, JANUS_WORDS)
@@ -355,7 +344,7 @@ def janus(
     config = JanusConfig(
         text_config=language, vision_config=encoder, vq_config=tokenizer, image_token_id=words["<image_placeholder>"]
     )
-    with default_dtype(torch.bfloat16 if text else torch.float32):
+    with local_torch_dtype(torch.bfloat16 if text else torch.float32):
         net: Any = sharpen(JanusForConditionalGeneration(config), seed=2)
     net.generation_config._from_model_config = False
     net.generation_config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)
@@ -442,13 +431,14 @@ def llamagen(
     a T5 encoder, in bfloat16 if it is large. Return their paths in `folder` by part. sizes, text: of the transformer
     and of the encoder, in place of small ones."""
     from transformers import T5Config, T5EncoderModel
+    from transformers.modeling_utils import local_torch_dtype
 
     small: Any = {"d_model": TEXT, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
     words = write_tokenizer(folder / "flan-t5-xl", ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
     config = {"vocab_size": len(words), **small, **text}
     names = ("t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt")
     files = write_llamagen(folder, *names, codes, side, tokenizer, **{"caption_dim": config["d_model"], **sizes})
-    with default_dtype(torch.bfloat16 if text else torch.float32):
+    with local_torch_dtype(torch.bfloat16 if text else torch.float32):
         encoder = T5EncoderModel(T5Config(**config, dropout_rate=0.0, feed_forward_proj="gated-gelu"))
         save(sharpen(encoder, 2), folder / "flan-t5-xl")
     return {**files, "text": "flan-t5-xl"}

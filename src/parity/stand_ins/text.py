@@ -91,6 +91,14 @@ def xlnet(folder: Path, vocab: int = 0, width: int = 32, layers: int = 2, heads:
     return {"xlnet": "ASARM", "tokenizer": "xlnet-base-cased"}
 
 
+def write_gpt2_tokenizer(folder: Path) -> Tokenizer:
+    """Write a tokenizer of GPT-2's kind to a folder, and return it."""
+    tokenizer = train_byte_pairs((END,), 320)
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
+    save_tokenizer(tokenizer, folder, config)
+    return tokenizer
+
+
 def gpt2(folder: Path, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, str]:
     """Write the judge, a folder of a random GPT-2, with its tokenizer in two formats; return {"judge": its name}.
     sizes: of the network, in place of small ones."""
@@ -109,9 +117,7 @@ def mdlm(
 ) -> dict[str, str]:
     """Write a random MDLM, and GPT-2's tokenizer, which has no mask; return their names. vocab: pieces that the network
     has; 0 for the tokenizer's and the mask."""
-    tokenizer = train_byte_pairs((END,), 320)
-    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
-    save_tokenizer(tokenizer, folder / "gpt2-tokenizer", config)
+    tokenizer = write_gpt2_tokenizer(folder / "gpt2-tokenizer")
     sizes = {"vocab_size": vocab or tokenizer.get_vocab_size() + 1, "hidden_dim": width, "cond_dim": condition}
     sizes |= {"n_blocks": blocks, "n_heads": heads}
     net = masked_diffusion.build(sizes)
@@ -125,9 +131,7 @@ def mdlm(
 
 def write_gpt2(folder: Path, sizes: Mapping[str, int], seed: int) -> str:
     """Write a random GPT-2 of a seed, with its tokenizer in two formats, to a folder; return the folder's name."""
-    tokenizer = train_byte_pairs((END,), 320)
-    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
-    save_tokenizer(tokenizer, folder, config)
+    tokenizer = write_gpt2_tokenizer(folder)
     model = json.loads(tokenizer.to_str())["model"]
     (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), encoding="utf-8")
     merges = "".join(" ".join(pair) + "\n" for pair in model["merges"])

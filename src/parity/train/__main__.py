@@ -11,6 +11,7 @@ experiment. A killed command goes on where it was. OUT gets the weights, a card,
 """
 
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ from parity.experiment.config_reader import read_config
 from parity.experiment.prompt_files import iter_rows, read_prompts
 from parity.experiment.schema import PromptSpec, TrainingSpec, validate
 from parity.generate import Generator, check_captions
-from parity.train.cards import format_log
+from parity.train import format_log
 
 EVALUATIONS, EVERY = 8, 50  # of the speculator on held-out rows, over all steps; a multiple of this many steps apart
 HELD_SHARE = 8  # one prompt in this many is held out, if there are at least twice as many
@@ -167,16 +168,9 @@ def train(a: argparse.Namespace, spec: TrainingSpec) -> None:
 def main() -> None:
     """Parse the command line; train what it names: a speculator, a text model, another's draft network; or print the
     table of --auto."""
-    if sys.argv[1:2] == ["arm"]:
-        from parity.train import arm
-
-        del sys.argv[1]
-        return arm.main()
-    if sys.argv[1:2] == ["own"]:
-        from parity.train import own
-
-        del sys.argv[1]
-        return own.main()
+    if sys.argv[1:2] in (["arm"], ["own"]):
+        importlib.import_module(f"parity.train.{sys.argv.pop(1)}").main()
+        return
     parser = argparse.ArgumentParser(
         prog="parity train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

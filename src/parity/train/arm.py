@@ -11,7 +11,6 @@ card, and an experiment that decodes it.
 
 import argparse
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +22,10 @@ from pydantic import Field
 from parity.base.command import add_arguments, add_own_device, pin_threads
 from parity.base.devices import take_device
 from parity.base.errors import ParityError
-from parity.base.files import publish, read_json
+from parity.base.files import publish, read_json, sums
+from parity.embedded import WEIGHTS
 from parity.experiment.schema import Strict, validate
-from parity.train.cards import format_log
+from parity.train import format_log
 from parity.train.texts import EMBEDDED
 
 HELD_OUT, HELD_OUT_EMBEDDED = 64, 128  # rows, at most (E.2); as many as measure the model that ships
@@ -93,13 +93,22 @@ class Start:
     name: str  # what the card and the checkpoint call it
 
 
+def load_embedded(component: str, device: str = "cpu") -> Any:
+    """Load "xlnet" or "judge" of the model that ships with the package."""
+    from parity.models.anysubset.load import load
+
+    file = WEIGHTS / f"anysubset/{component}.safetensors"
+    sha256 = {component: sums(file.parent)[file.name]}
+    manifest = {"family": "xlnet", "source": EMBEDDED, "files": {component: str(file)}, "sha256": sha256}
+    return load(manifest, device)
+
+
 def load_start(a: argparse.Namespace, files: list[Path], device: str) -> Start:
     """Load or make the network that training starts with. Raises ParityError if it cannot be read, or for flags that do
     not belong to it."""
     import torch
 
-    from parity.base.files import sums
-    from parity.embedded import WEIGHTS, stories
+    from parity.embedded import stories
     from parity.models.anysubset.load import load
     from parity.models.anysubset.vocabulary import Pieces, read_pieces
     from parity.models.anysubset.xlnet import xlnet
@@ -111,10 +120,8 @@ def load_start(a: argparse.Namespace, files: list[Path], device: str) -> Start:
     if a.start_from == EMBEDDED:
         if a.tokenizer:
             raise ParityError(f"--tokenizer {a.tokenizer}: allowed: none, for --from {EMBEDDED} has its own words")
-        file = WEIGHTS / "anysubset/xlnet.safetensors"
-        manifest = {"family": "xlnet", "source": EMBEDDED, "files": {"xlnet": str(file)}}
-        loaded = load(manifest | {"sha256": {"xlnet": sums(file.parent)[file.name]}}, device)
-        return Start(loaded.subset_network, Pieces(make_word_tokenizer(stories.list_words())), EMBEDDED)
+        net = load_embedded("xlnet", device).subset_network
+        return Start(net, Pieces(make_word_tokenizer(stories.list_words())), EMBEDDED)
     if a.start_from == SCRATCH:
         if a.tokenizer:
             pieces = read_pieces(a.tokenizer)
@@ -125,8 +132,8 @@ def load_start(a: argparse.Namespace, files: list[Path], device: str) -> Start:
         if sizes["width"] % (2 * sizes["heads"]):
             raise ParityError(f"--width {sizes['width']}: allowed: a multiple of twice --heads {sizes['heads']}")
         torch.manual_seed(a.seed)
-        net: Any = xlnet(pieces.vocab, **sizes)
-        return Start(net.to(device), pieces, f"{SCRATCH}, {json.dumps(sizes)}")
+        net = xlnet(pieces.vocab, **sizes).to(device)  # type: ignore[arg-type]
+        return Start(net, pieces, f"{SCRATCH}, {json.dumps(sizes)}")
     folder = Path(a.start_from)
     if not (folder / "config.json").is_file():
         raise ParityError(
@@ -160,7 +167,6 @@ def read_rows(a: argparse.Namespace, files: list[Path], pieces: Any, schedule: S
     length = schedule.length
 
     def read(files: list[Path]) -> tuple[Any, str]:
-        """Read the packed rows of files, and the digest that is their name."""
         name = texts.digest_places(files, pieces, length, a.code, separator)
 
         def make() -> Any:
@@ -206,14 +212,7 @@ def write_folder(net: Any, pieces: Any, folder: Path) -> None:
 
 def write_judge(pieces: Any, folder: Path) -> None:
     """Write the judge that ships with the package as a folder of transformers' format."""
-    from parity.base.files import sums
-    from parity.embedded import WEIGHTS
-    from parity.models.anysubset.load import load
-
-    file = WEIGHTS / "anysubset/judge.safetensors"
-    manifest = {"family": "xlnet", "source": EMBEDDED, "files": {"judge": str(file)}}
-    loaded = load(manifest | {"sha256": {"judge": sums(file.parent)[file.name]}})
-    write_folder(loaded.gpt2, pieces, folder)
+    write_folder(load_embedded("judge").gpt2, pieces, folder)
 
 
 def write_experiment(a: argparse.Namespace, schedule: Schedule, judge: str) -> Path:
@@ -335,7 +334,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     add_arguments(parser, "threads")
     add_own_device(parser)
-    a = parser.parse_args(sys.argv[1:])
+    a = parser.parse_args()
     for name in ("examples", "at_once", "layers", "width", "heads", "minutes"):
         value = getattr(a, name)
         if value is not None and value <= 0:

@@ -109,9 +109,7 @@ def describe_choices(generator: Generator, prompt: str) -> list[str]:
         for c in choices
     ]
     best = choices[0]
+    how = "Passes are predicted from counts of the embedded model; steps were measured here, of untrained speculators."
     last = f"Predicted to gain most at batch 1: {best.method}, "
     last += f"`{best.command}`" if best.kind else "which needs no speculator"
-    counted = (
-        "Passes are predicted from counts of the embedded model; steps were measured here, of untrained speculators."
-    )
-    return [pd.DataFrame(table).to_string(index=False), counted, last]
+    return [pd.DataFrame(table).to_string(index=False), how, last]

@@ -93,7 +93,6 @@ class JointLesson:
     seed: int = 0  # of the masks of held-out rows
 
     def compute_nats(self, tokens: Tensor, order: Tensor, m: Tensor) -> Tensor:
-        """Compute `compute_joint_nats` on the device."""
         device = self.device
         return compute_joint_nats(self.net, tokens.to(device), order.to(device), m.to(device), self.mask)
 

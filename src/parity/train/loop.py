@@ -1,6 +1,5 @@
 """The loop that trains speculators and recipes: seeded and resumable; weights are published whole or not at all."""
 
-import json
 import math
 import re
 import time
@@ -12,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from parity.base import files
 from parity.base.errors import ParityError
+from parity.base.weights import save_weights
 
 BETAS = (0.9, 0.95)
 FLOOR = 0.02  # final learning rate, as a share of the peak rate
@@ -174,7 +173,6 @@ class Training:
 
     @torch.no_grad()
     def copy_weights(self, weights: list[Tensor]) -> None:
-        """Copy weights to the net's parameters; nothing if there are none."""
         for p, w in zip(self.parameters, weights, strict=False):
             p.copy_(w)
 
@@ -226,8 +224,8 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
 
 def publish(module: nn.Module, file: Path, config: dict[str, Any]) -> None:
     """Write a module's weights to `file` as fp16 safetensors, whole or not at all, with `config` in the header."""
-    state = {k: v.detach().half().contiguous() if v.is_floating_point() else v for k, v in module.state_dict().items()}
-    files.publish(file, save(state, metadata={"config": json.dumps(config, sort_keys=True)}))
+    state = {k: v.detach().half() if v.is_floating_point() else v for k, v in module.state_dict().items()}
+    save_weights(state, file, config)
 
 
 def train(

@@ -37,7 +37,6 @@ class Drawn:
     """
 
     def __init__(self, generator: Generator, samples: Samples, method: str):
-        """Read the rows from where they were drawn."""
         self.generator, self.samples, self.method = generator, samples, method
         self.captions = [str(text) for batch in samples.batches for text in batch["captions"]]
         self.tokens: Tensor = samples.select(range(len(self.captions)))[1]

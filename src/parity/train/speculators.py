@@ -138,7 +138,6 @@ class Lesson:
         self.table: Tensor | None = None  # the target's embeddings of the image's tokens
 
     def embed_prompts(self, inputs: dict[str, Tensor], net: Any) -> Prompts:
-        """Embed the prompts of rows for a network."""
         prompts: Prompts = self.loaded.family.embed_prompts(net, inputs=inputs, guided=self.copies == 2)
         return prompts
 

@@ -97,8 +97,7 @@ def keep_rows(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replace_whole(file) as partial, partial.open("wb") as stream:
             np.save(stream, rows)
-    rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    return rows
+    return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
 def count_words(documents: Iterable[str]) -> list[str]:

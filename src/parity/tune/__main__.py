@@ -31,22 +31,39 @@ import yaml
 from parity.base import machine
 from parity.base.command import add_own_device, pin_threads, progress, run_command
 from parity.base.devices import check
-from parity.base.errors import ParityError
+from parity.base.errors import ConfigError, ParityError
 from parity.base.files import publish
 from parity.experiment import checks, tuned
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import captions, kinds, list_text_tasks
 from parity.experiment.config_reader import read_config
-from parity.experiment.options import KINDS, find_plain_method, make_option_schema, needs
+from parity.experiment.options import (
+    KINDS,
+    declaration,
+    find_plain_method,
+    list_bounds,
+    make_option_schema,
+    make_plain_options,
+    methods,
+    needs,
+)
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
+from parity.experiment.weights import list_option_sizes
 from parity.inputs import tasks
 from parity.inputs.prompts import encode
 from parity.models import fetch
-from parity.timing.bench import Bench, Given, Images, Variant, run_duels, try_in_memory
-from parity.tune.candidates import SHARES, list_candidates
+from parity.tune.bench import Bench, Images, Variant, run_duels, try_in_memory
 
+SIZES = (16, 8, 12, 32, 4, 64)  # variants evaluate about this many positions a pass; they are tried in this order
+# By kind the options that grow with the size of a pass, and what divides the size. `sjd_pac`'s branches do not grow.
+SHARES = {
+    "discrete": {"window": 1, "branches": 1, "total": 1, "gamma": 4},
+    "anysubset": {"window": 1, "k": 2},
+    "continuous": {"window": 2, "ahead": 1, "gamma": 4},
+}
+FEW = 4  # an option whose default is smaller does not grow
 BEST = 2  # this many candidates are timed beside plain decoding
 CAPTIONS = 16  # this many captions are decoded in turn
 PILOT_SHARE = 0.2  # new pilots begin in this share of the time
@@ -55,6 +72,26 @@ JUMP = 1.3  # if timings of plain decoding differ by this factor, the machine is
 ROW = {"discrete": "an image", "anysubset": "a text", "continuous": "an image"}
 Timed = tuple[Case, list[Variant], list[dict[str, Any]]]
 PASSES = {"discrete": "passes", "anysubset": "passes", "continuous": "calls in sequence"}
+
+
+def list_candidates(case: Case) -> list[Variant]:
+    """List every lossless variant that a model can run, each once: plain decoding, then all methods size by size."""
+    kind, shares, lengths = case.kind, SHARES[case.kind], list_option_sizes(case.spec)
+    found = [(find_plain_method(kind), make_plain_options(kind))]
+    for size in SIZES:
+        for method in methods(kind):
+            bounds = list_bounds(kind, method, lengths)
+            fields = make_option_schema(kind, method).model_fields
+            sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
+            sized = {name: min(value, bounds.get(name, value)) for name, value in sized.items()}
+            try:
+                sized = {**declaration(kind, method).EXACT_WITH, **sized}
+                chosen = tuned.complete_lossless(kind, method, sized, case.spec)
+            except ConfigError:
+                continue  # the variant is lossy, or the model lacks a network that it needs
+            if (method, chosen) not in found:
+                found.append((method, chosen))
+    return [Variant(method, chosen) for method, chosen in found]
 
 
 def write_options(kind: str, method: str, chosen: Mapping[str, Any]) -> str:
@@ -148,8 +185,8 @@ def time_cases(bench: Bench, cases: list[Case], until: float) -> Iterator[Timed]
     the variants that were timed in turns (plain decoding first), and a table's rows: these, and the best predicted of
     each other method."""
     start = time.time()
-    variants = list(list_candidates(cases[0]))
-    piloted = run_pilots(bench, variants, [case.batch for case in cases], start + PILOT_SHARE * (until - start))
+    batches = [case.batch for case in cases]
+    piloted = run_pilots(bench, list_candidates(cases[0]), batches, start + PILOT_SHARE * (until - start))
     for i, case in enumerate(cases):
         start = time.time()
         turns = measure(bench, piloted, case.batch, start + (until - start) / (len(cases) - i))
@@ -182,20 +219,20 @@ def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
 def make_bench(case: Case, manifest: dict[str, Any], config: Config, device: str) -> Bench:
     """Make the bench of a case: it decodes the captions of the experiment, the rows of its first task, or images of a
     continuous model."""
-    how = {"compile": config.compile, "capture": config.capture, "device": device}
+    how: dict[str, Any] = {"compile": config.compile, "capture": config.capture, "device": device}
+    model = (case.kind, manifest, case.setting)
     if case.kind == "continuous":
-        return Bench(case.kind, manifest, case.setting, **how)
+        return Bench(*model, **how)
     if case.kind == "anysubset":
         spec = next(t for t in list_text_tasks(config) if t["key"] == case.setting["task"])
         task = tasks.build(spec["kind"], spec["settings"], tasks.load_vocabulary(manifest))
-        given = {name: getattr(task, name) for name in ("tokens", "known", "end")}
-        return Given(case.kind, manifest, case.setting, given, **how)
+        return Bench(*model, {name: getattr(task, name) for name in ("tokens", "known", "end")}, **how)
     assert config.image is not None
     texts = read_prompts(config.image.prompts, max_words=checks.count_allowed_words(config))[:CAPTIONS]
     check_prompts(texts, case.spec, f"image.prompts.file = {config.image.prompts.file!r}: ")
     speculators = {needs(case.kind, variant.method) for variant in list_candidates(case)}
     given = {"captions": np.array(texts), **encode(manifest, texts, device)}
-    return Images(case.kind, manifest, case.setting, given, speculators=speculators, **how)
+    return Images(*model, given, speculators=speculators, **how)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ each token by its distribution given those before it.
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,6 @@ def verify(
     return check_tokens(generator, loaded, spec, spec | others, rows)
 
 
-@dataclass(kw_only=True)
-class Decoded(CellFiles):
-    """A cell that was decoded here: what layers read of it is in memory, not in files."""
-
-    spec: dict[str, Any] = field()
-    inputs: dict[str, Any] = field()
-    manifest: dict[str, Any] = field()
-    shards: Any = field()
-    baseline: Any = None  # the cell of plain decoding, where a layer reads it
-
-
 @torch.inference_mode()
 def compare_with_plain(loaded: Any, spec: dict[str, Any], rows: loop.Rows) -> Verification | None:
     """Decode rows of image tokens plainly, and compare the distributions that drew them with those of one pass over
@@ -133,12 +122,14 @@ def check_tokens(
     specification of plain decoding, which some of them read."""
     kind = generator.kind
 
-    def decode(chosen: dict[str, Any], **more: Any) -> Decoded:
-        """Make a cell of the rows, decoded by a specification; more: its fields beside those of all cells."""
-        folder, settings = Path(f"{chosen['method']}-verify"), {**SETTINGS[kind], "seeds": [chosen["seed"]]}
+    def decode(chosen: dict[str, Any], **more: Any) -> CellFiles:
+        """Make a cell of the rows, decoded by a specification; more: what layers read of it beside that."""
+        settings = {**SETTINGS[kind], "seeds": [chosen["seed"]]}
+        cell = CellFiles(kind, Path(f"{chosen['method']}-verify"), settings, device=generator.device)
         shards = loop.decode(kind, loaded, chosen, rows, len(rows["ids"]))
-        about = {"spec": chosen, "inputs": rows, "manifest": loaded.manifest, "shards": shards}
-        return Decoded(kind, folder, settings, device=generator.device, **about, **more)
+        # what a cell would read of its files is given to it
+        vars(cell).update(spec=chosen, inputs=rows, manifest=loaded.manifest, shards=shards, **more)
+        return cell
 
     found: list[Row] = []
     layers = list_layers(kind, spec)

@@ -65,7 +65,6 @@ class Enumerated:
         key = derive_row_key(seed, self.name)
 
         def draw_chunk(first: int) -> np.ndarray:
-            """Draw the codes of sequences first..first + CHUNK - 1, cut at n."""
             with prefix_errors(self.name + (f", from {first} on:" if first else ",")):
                 noise = counted_noise(key, range(first, min(first + CHUNK, n)), dtype)
                 code = self.decode_codes(decoder, noise, options)

@@ -272,7 +272,6 @@ def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str 
     steps = min(32, max(6, 4 + reach["steps"])) if which == "walks" else 1
 
     def add(name: str, rules: tuple[Rule, Rule], length: int = length, **settings: Any) -> None:
-        """Append a target of the rules of target and draft model; its number of rows follows from `size`."""
         rule, draft = rules
         name = f"{name} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
         rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))

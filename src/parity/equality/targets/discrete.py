@@ -78,7 +78,6 @@ class Target(Enumerated):
         return compute_sequence_probs(self.name, self.make_model(len(sequences)), sequences)
 
     def decode_codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
-        """Decode one sequence for each row of the noise, in the noise's dtype. Returns their codes [n]."""
         model = self.make_model(len(noise.keys), noise.dtype)
         start = torch.zeros(len(noise.keys), dtype=torch.int64)
         tokens = record(model, start, decoder(model, start, noise=noise, **options)).tokens

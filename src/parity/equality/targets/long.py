@@ -42,7 +42,6 @@ class Recorder:
     """
 
     def __init__(self, rows: int, by_column: bool):
-        """Start with nothing recorded, for a batch of `rows` rows."""
         self.by_column = by_column
         self.frontier = torch.zeros(rows, dtype=torch.int64)
         self.last_pass = torch.zeros(rows, dtype=torch.int64)  # the last pass that made a token of the row final
@@ -68,7 +67,6 @@ class Recorder:
         """Make a decoder that decodes likewise and records its random numbers and passes here."""
 
         def decode(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
-            """Yield the decoder's steps unchanged, after recording what each read and made final."""
             for step in decoder(model, start, noise=RecordedNoise(noise, self), **options):
                 n_final = step.final.sum(1) if hasattr(step, "final") else step.kept
                 self.last_pass[n_final > 0] = len(self.widths)

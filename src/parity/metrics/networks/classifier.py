@@ -20,7 +20,6 @@ class Classifier(nn.Module):
     """Images [B, 3, 64, 64] in [-1, 1] to logits [B, 60]."""
 
     def __init__(self):
-        """Build the convolutions, each halving the side, their norms, and the layers after them."""
         super().__init__()
         widths = (3, *CHANNELS)
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths))
@@ -35,7 +34,6 @@ class Classifier(nn.Module):
         return (x + F.silu(self.mix(x))).amax((2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute logits [B, 60] of images [B, 3, 64, 64]."""
         return self.out(self.features(x))
 
     @torch.inference_mode()

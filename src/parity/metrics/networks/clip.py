@@ -58,7 +58,6 @@ class Blocks(nn.Module):
         self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Run x [B, S, width] through all blocks, in order."""
         for block in self.resblocks:
             x = block(x, mask)
         return x
@@ -77,7 +76,6 @@ class Vision(nn.Module):
         self.proj = nn.Parameter(torch.zeros(width, d))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features [B, d] of images [B, 3, SIDE, SIDE]."""
         patches = self.conv1(x).flatten(2).mT
         x = torch.cat([self.class_embedding.expand(len(x), 1, -1), patches], 1) + self.positional_embedding
         return self.ln_post(self.transformer(self.ln_pre(x)))[:, 0] @ self.proj
@@ -98,7 +96,6 @@ class CLIP(nn.Module):
         self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), -torch.inf).triu(1), persistent=False)
 
     def encode_image(self, x: Tensor) -> Tensor:
-        """Encode images [B, 3, SIDE, SIDE] as features [B, d]."""
         return self.visual(x)
 
     def encode_text(self, ids: Tensor) -> Tensor:
@@ -135,7 +132,6 @@ def image_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarra
     device = clip.logit_scale.device
 
     def read(some: Tensor) -> Tensor:
-        """Read images uint8 [B, H, W, 3]."""
         large = torch.from_numpy(enlarge(some.numpy(), SIDE)).permute(0, 3, 1, 2).contiguous().to(device)
         return clip.encode_image(large.float() / 127.5 - 1)
 

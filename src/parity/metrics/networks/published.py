@@ -73,7 +73,6 @@ def make_resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
     def resize(image: np.ndarray) -> np.ndarray:
-        """Resize like TensorFlow 1."""
         x = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32))[None]
         size = (INCEPTION_SIDE, INCEPTION_SIDE)
         resized = interpolate_bilinear_2d_like_tensorflow1x(x, size=size, align_corners=False)[0]

@@ -92,7 +92,6 @@ class Files:
             raise ParityError(f"{files[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
 
     def column(self, name: str, files: Sequence[Path]) -> np.ndarray:
-        """Read one column of files, joined over them."""
         return join(list(self.read(files)))[name]
 
     def judge(self, captions: Sequence[str] | None) -> dict[str, np.ndarray]:
@@ -100,7 +99,6 @@ class Files:
         the other: there may be more than fit into memory."""
 
         def images() -> Iterator[np.ndarray]:
-            """Yield pixels [H, W, 3] of every image."""
             for columns in self.read(self.image_files):
                 yield from columns["pixels"]
 

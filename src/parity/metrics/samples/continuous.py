@@ -23,7 +23,6 @@ class Sample(Files):
 
     @cached_property
     def images(self) -> list[int]:
-        """The number [n] of each image."""
         return [int(image) for image in self.shard.ids]
 
     @cached_property

@@ -35,8 +35,6 @@ class Strided:
     table."""
 
     def __init__(self, table: Tensor, length: int, stride: int = 1):
-        """Compute the powers of `table`, a row for the distribution of the word after each word, up to the longest
-        distance."""
         self.words = len(table)
         self.stride = stride
         stationary = torch.linalg.matrix_power(table, 2**20)[0]
@@ -50,8 +48,6 @@ class Strided:
         self.right = torch.cat([all_powers.mT, torch.ones_like(all_powers[:, :1])], 1)
 
     def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute distributions [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for
-        unknown."""
         position = torch.arange(words.shape[1])
         offset = position - positions[:, None]
         same_chain = (words < self.words) & (offset % self.stride == 0)
@@ -83,8 +79,6 @@ class Parity:
         self.weights = torch.stack(weights)
 
     def probs_given(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Compute distributions [Q, V] of the words at `positions` [Q] given the words [Q, N], in which V stands for
-        unknown."""
         position = torch.arange(words.shape[1])
         same_block = (position // self.period == (positions // self.period)[:, None]) & (position != positions[:, None])
         readable = same_block & (words < self.words)
@@ -99,7 +93,6 @@ class Hidden:
     """A hidden Markov model: begin [H], step [H, H], emit [H, V]; forward and backward messages (Rabiner 1989)."""
 
     def __init__(self, begin: Tensor, step: Tensor, emit: Tensor):
-        """Store the model: begin [H] of the first state, step [H, H] to the next, emit [H, V] of each state's word."""
         self.words = emit.shape[1]
         self.begin = begin
         self.step = step
@@ -120,9 +113,8 @@ class Hidden:
             forward.append((forward[-1] * self.evidence[rows[:, i]]) @ self.step)
         for i in range(last_known, 0, -1):  # backward[j] is the message of the words after position last_known - j
             backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
-        state = (
-            torch.stack(forward)[positions, group] * torch.stack(backward)[(last_known - positions).clamp(min=0), group]
-        )
+        steps_back = (last_known - positions).clamp(min=0)
+        state = torch.stack(forward)[positions, group] * torch.stack(backward)[steps_back, group]
         return normalise(state @ self.emit)
 
 

@@ -58,7 +58,6 @@ class Block(nn.Module):
 
 class Backbone(nn.Module):
     def __init__(self, vocab: int, width: int, condition: int, blocks: int, heads: int):
-        """Build the network, with random weights."""
         super().__init__()
         self.vocab_embed = nn.ParameterDict({"embedding": torch.empty(vocab, width).normal_(std=0.02)})
         layers = nn.Linear(256, condition), nn.SiLU(), nn.Linear(condition, condition)
@@ -84,7 +83,6 @@ class Network(nn.Module):
     base_model_prefix = "backbone"
 
     def __init__(self, *sizes: int):
-        """Build the network, whose weights are released under one more name."""
         super().__init__()
         self.backbone = Backbone(*sizes)
 

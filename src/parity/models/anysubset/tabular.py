@@ -20,7 +20,6 @@ class TabularAnySubset:
     """
 
     def __init__(self, table: Tensor):
-        """Convert the logits of every position after every partial text, table [(V + 1)^N, N, V], to distributions."""
         self.words, self.length = table.shape[2], table.shape[1]
         self.vocab = self.words + 1
         self.mask = self.words

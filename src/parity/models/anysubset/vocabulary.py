@@ -25,7 +25,6 @@ class Words:
     a model that reads from left to right alone."""
 
     def __init__(self, words: list[str]):
-        """Give each word a number. The embedded stories' mask and separator must be among them."""
         self.words = words
         self.number = {w: i for i, w in enumerate(words)}
         self.mask = self.number[stories.MASK]
@@ -70,9 +69,8 @@ class Pieces:
         self.end = [*around, tokenizer.eos_token_id] if around else [self.separator]
         self.keeps_blank = bool(around)
         specials = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
-        self.gap = (
-            "" if " " in self.decode([*self.encode("a"), *self.encode("b")]) else " "
-        )  # XLNet's puts spaces itself
+        puts_spaces = " " in self.decode([*self.encode("a"), *self.encode("b")])  # as XLNet's does
+        self.gap = "" if puts_spaces else " "
         self.marked = specials == tuple(MARKS.values())  # if so, source is read and written with marks
 
     def encode(self, text: str) -> list[int]:

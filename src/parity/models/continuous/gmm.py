@@ -49,7 +49,6 @@ class GMMNet(nn.Module):
     """The network: a position's condition is computed from the class, which comes first, and the tokens before it."""
 
     def __init__(self, c: GMMConfig):
-        """Build the network, with small random embeddings."""
         super().__init__()
         self.config = c
         self.class_emb = nn.Embedding(c.classes, c.width)

@@ -69,7 +69,6 @@ def make_projection(width: int, hidden: int, out: int) -> nn.Sequential:
 
 class HarmonNet(nn.Module):
     def __init__(self, c: HarmonConfig):
-        """Build MAR, the language model (without a cache), and the projections between them."""
         super().__init__()
         self.config = c
         self.mar = MARNet(c)

@@ -28,8 +28,6 @@ class Regimes:
     """The distributions of a chain of K regimes: begin [K], step [K, K]; means, scales [K, D] of the tokens in each."""
 
     def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
-        """Store a chain of K regimes, begin [K], step [K, K], and Gaussians of the tokens in each, means, scales [K,
-        D]."""
         self.begin = begin
         self.step = step
         self.means = means
@@ -37,7 +35,6 @@ class Regimes:
         self.dim = means.shape[1]
 
     def compute_distributions(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
-        """Compute the distributions of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         B = len(tokens)
         n_read = int(n_known.max())
         z = (tokens[:, :n_read, None].double() - self.means) / self.scales  # [B, i, K, D]
@@ -60,14 +57,12 @@ class Turning:
     token's distribution is N(0, I) wherever nothing is known."""
 
     def __init__(self, keep: float, turn: Tensor, stride: int):
-        """Store the distribution of x_i = keep * turn x_{i - stride} + noise; turn [D, D] is a rotation."""
         self.keep = keep
         self.turn = turn
         self.stride = stride
         self.dim = len(turn)
 
     def compute_distributions(self, tokens: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
-        """Compute the distributions of B n tokens, of `ranks` [B, n], given the first `n_known` [B, n] of [B, L, D]."""
         n_back = (ranks - n_known).div(self.stride, rounding_mode="floor") + 1  # counts steps back to a known token
         source = ranks - n_back * self.stride
         index = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)

@@ -41,7 +41,6 @@ class KL(nn.Module):
     """Images [B, 3, H, W] in [-1, 1] to tokens [B, h*w, D] (raster order) and back."""
 
     def __init__(self, config: KLConfig):
-        """Build the encoder and the decoder."""
         super().__init__()
         self.config = config
         shared = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}

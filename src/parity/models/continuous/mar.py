@@ -57,7 +57,6 @@ class MARConfig:
 
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
-        """Build self-attention with one matrix for queries, keys and values."""
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
@@ -102,7 +101,6 @@ class MARNet(nn.Module):
     """The network. The encoder reads known tokens alone, so an early step costs a fraction of a late one."""
 
     def __init__(self, c: MARConfig):
-        """Build the network, with small random embeddings."""
         super().__init__()
         self.config = c
         d = c.width

@@ -185,7 +185,6 @@ def convert(
     sums: dict[str, str] = {}
 
     def write(name: str, state: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Write a file of weights with this header to `out`, and note its digest in `sums`."""
         save_weights(state, out / name, header)
         sums[name] = sha256(out / name)
 

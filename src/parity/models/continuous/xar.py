@@ -83,7 +83,6 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
-        """Build self-attention with one matrix for queries, keys and values."""
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
@@ -294,7 +293,6 @@ class XAR:
     raster = True
 
     def __post_init__(self) -> None:
-        """Set the sizes that decoders read: a rank is a cell."""
         c = self.net.config
         self.length = c.cells
         self.dim = c.cell**2 * c.dim

@@ -140,7 +140,6 @@ class VQGAN(nn.Module):
     """Meta's image tokenizer without its encoder: codes [n, h, w] to images [n, 3, H, W] in [-1, 1]."""
 
     def __init__(self, c: VQConfig):
-        """Build the codebook, the decoder and the convolution between them."""
         super().__init__()
         self.config = c
         self.quantize = Codebook(c)
@@ -179,7 +178,6 @@ class Drafter(DrafterNet):
     """
 
     def __init__(self, c: Any):
-        """Build the drafter for a target with transformers' configuration `c`."""
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.fc = nn.Linear(2 * c.hidden_size, c.hidden_size)

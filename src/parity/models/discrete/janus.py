@@ -58,7 +58,6 @@ class Generation(nn.Module):
     """What draws: codes are read through `aligner` of their own embedding, and chosen by `head`."""
 
     def __init__(self, config: Any):
-        """Build the three parts of transformers' configuration of the image tokenizer."""
         super().__init__()
         from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
 

@@ -70,16 +70,7 @@ def make_layer(config: Any) -> nn.Module:
     base: Any = {"Emu3": Qwen3DecoderLayer}.get(config.model_type, LlamaDecoderLayer)  # Emu3 has Llama's layers
     if config.model_type == "chameleon":
         base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
-    layer: nn.Module = base(config, 0)
-    return layer
-
-
-def make_rotary_table(config: Any) -> Tensor:
-    """Compute the cosines and sines of all positions of a network, [positions, width of a head, 2], float32."""
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    positions = torch.arange(config.max_position_embeddings)[None]
-    return torch.stack(LlamaRotaryEmbedding(config)(torch.zeros(1), positions), -1)[0]
+    return base(config, 0)
 
 
 class Codes(nn.Module):
@@ -108,11 +99,15 @@ class Codes(nn.Module):
 class Rotary(nn.Module):
     """The rotary table by position, of a network in transformers' layout."""
 
-    table: Tensor
+    table: Tensor  # [positions, width of a head, 2] cosines and sines, float32
 
     def __init__(self, config: Any):
         super().__init__()
-        self.register_buffer("table", make_rotary_table(config), persistent=False)
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        positions = torch.arange(config.max_position_embeddings)[None]
+        table = torch.stack(LlamaRotaryEmbedding(config)(torch.zeros(1), positions), -1)[0]
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Look up cosines and sines of position_ids [R, S] in the dtype of x, each [R, S, width of a head]."""
@@ -135,12 +130,10 @@ class Llama(nn.Module):
 
     @property
     def layers(self) -> Any:
-        """The layers, each of which has keys and values."""
         return self.backbone.layers
 
     @property
     def width(self) -> int:
-        """The width of hidden states."""
         return int(self.config.hidden_size)
 
     def forward(self, past_key_values: Any = None, logits_to_keep: int = 0, **inputs: Tensor) -> Output:
@@ -279,7 +272,6 @@ def load_vision(kind: str, config: Any, folder: Path, rename: Rename, device: st
     import transformers
 
     def build() -> Any:
-        """Build transformers' image tokenizer and delete its encoder."""
         net = getattr(transformers, kind)(config)
         del net.encoder, net.quant_conv
         return net
@@ -299,8 +291,7 @@ class ImageTokenizer(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Decode codes [n, h, w] to images [n, 3, H, W] in [-1, 1]."""
-        images: Tensor = self.net.decode(codes)
-        return images
+        return self.net.decode(codes)
 
 
 # The functions below condition a network on prompts, and decode its tokens to images.

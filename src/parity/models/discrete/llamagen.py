@@ -130,7 +130,6 @@ class Rotary(nn.Module):
 
 class Attention(nn.Module):
     def __init__(self, c: LlamaGenConfig, number: int):
-        """Build the attention of layer `number`."""
         super().__init__()
         self.heads, self.number = c.heads, number
         self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
@@ -151,7 +150,6 @@ class Block(nn.Module):
     """A transformer block, normalised before attention and MLP, called as transformers calls its layers."""
 
     def __init__(self, c: LlamaGenConfig, number: int = 0):
-        """Build layer `number`."""
         super().__init__()
         self.attention = Attention(c, number)
         self.feed_forward = FeedForward(c)
@@ -200,7 +198,6 @@ class Transformer(nn.Module):
     """The network, called as transformers calls a causal model."""
 
     def __init__(self, c: LlamaGenConfig):
-        """Build the network with random weights."""
         super().__init__()
         self.config = c
         self.cls_embedding = CaptionEmbedder(c) if c.caption_dim else ClassEmbedder(c)
@@ -212,7 +209,6 @@ class Transformer(nn.Module):
 
     @property
     def width(self) -> int:
-        """The width of hidden states."""
         return self.config.dim
 
     def forward(

@@ -87,13 +87,11 @@ def load_encoder(path: Path, device: str = "cpu") -> "T5EncoderModel":
     config = llama.read_config(path, "t5", "T5Config")
 
     def build() -> "T5EncoderModel":
-        """Build the encoder without its second name for the table of words."""
         net = T5EncoderModel(config)
         net.encoder.embed_tokens = nn.Identity()  # type: ignore[assignment]
         return net
 
     def rename(name: str) -> str | None:
-        """Keep the encoder's names, each once."""
         is_of_encoder = name.startswith(("shared.", "encoder.")) and name != "encoder.embed_tokens.weight"
         return name if is_of_encoder else None
 
@@ -147,7 +145,6 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
 
     @torch.inference_mode()
     def encoded(captions: list[str]) -> dict[str, Tensor]:
-        """Encode captions to embeddings and their mask."""
         words = tokenizer(captions)
         ids, valid = words["input_ids"].to(device), words["attention_mask"].to(device)
         hidden, mask = pad_left(run(ids, valid), valid)

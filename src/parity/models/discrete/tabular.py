@@ -6,7 +6,6 @@ Every token carries the state on, and the state gives the distribution of the ne
 counters and grammars are such models too), or a hash of all tokens before.
 """
 
-import itertools
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -60,7 +59,6 @@ class StateModel:
 
     @cached_property
     def draft(self) -> Any:
-        """The draft model, of the same kind."""
         if self.drafts is None:
             raise ValueError("this model has no draft")
         make: Any = type(self)
@@ -303,32 +301,20 @@ class TabularHeads:
         self.read: TreePass | None = None  # the target's last tree
 
     def continue_tree(self, tree: TreePass) -> Tensor:
-        """Compute logits [B, S, V] after the nodes of a tree of the target. See Heads."""
         self.read = self.draft.tree(tree.tokens, tree.positions, tree.parents)
         return self.read.logits
 
     def keep(self, tree: TreePass, nodes: Tensor) -> None:
-        """Store nodes [B, W] of the tree that was read last. See Heads."""
         assert self.read is not None
         self.draft.keep(self.read, nodes)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """Compute logits [B, S, V] after the nodes of a tree. See Heads."""
         return self.draft.tree(tokens, positions, parents).logits
 
 
 def count_prefixes(vocab: int, length: int) -> int:
     """Count the prefixes, the empty one included, of sequences of `length` tokens."""
     return sum(vocab**i for i in range(length))
-
-
-def compute_joint(model: TokenModel, vocab: int, length: int) -> Tensor:
-    """Compute the distribution of all sequences, float64 [V^L], first token most significant; `model` must hold V^L
-    rows."""
-    sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
-    inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
-    probs = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
-    return probs.gather(-1, sequences[..., None])[..., 0].prod(1)
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:

@@ -45,7 +45,6 @@ def _norm(channels: int, c: VQConfig) -> nn.GroupNorm:
 
 class ResnetBlock(nn.Module):
     def __init__(self, c: VQConfig, n_in: int, n_out: int):
-        """Build two convolutions with norms, from n_in to n_out channels, and the shortcut around them."""
         super().__init__()
         self.norm1 = _norm(n_in, c)
         self.conv1 = nn.Conv2d(n_in, n_out, 3, padding=1)
@@ -173,7 +172,6 @@ class VQ(nn.Module):
     """Images [B, 3, H, W] in [-1, 1] to tokens [B, h*w] (raster order) and back."""
 
     def __init__(self, config: VQConfig):
-        """Build encoder, codebook, decoder and the convolutions between them."""
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)

@@ -1,6 +1,6 @@
 """Time the methods of an experiment on this machine, a model and its settings at a time, beside plain decoding.
 
-    python -m parity.timing --kind discrete --cells CELL... --checkpoint manifest.json --inputs 0.npz --batch 32 \
+    python -m parity.tune.speed --kind discrete --cells CELL... --checkpoint manifest.json --inputs 0.npz --batch 32 \
         --out speed.json
 
 Every method is piloted: a few rows alone. For image tokens its speed is predicted from what the experiment counted of
@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,15 +30,11 @@ from parity.decode.shard_io import read_rows
 from parity.experiment.options import KINDS, claim, needs
 from parity.metrics.estimates import columns_of
 from parity.metrics.tables import read_table
-from parity.timing.bench import CAPTURED, Bench, Given, Images, Variant, run_duels, try_in_memory
+from parity.tune.bench import CAPTURED, Bench, Images, Variant, run_duels, try_in_memory
 
-# this many lossless methods are timed, unless predicted to be NEAR times slower than plain decoding
-BEST, NEAR = 3, 1.1
-PREDICTED, ROUGH, TIMED = (
-    "predicted",
-    "timed roughly",
-    "timed",
-)  # how a speed is known: roughly unless `Variant.is_known`
+BEST = 3  # this many lossless methods are timed
+NEAR = 1.1  # unless they are predicted to be this many times slower than plain decoding
+PREDICTED, ROUGH, TIMED = "predicted", "timed roughly", "timed"  # how a speed is known: TIMED if `Variant.is_known`
 SHARED = {"seed", "method", "options"}  # keys of a specification that differ within a group
 
 
@@ -77,15 +74,13 @@ def read_group(kind: str, folders: list[Path]) -> list[Counted]:
     return list(group.values())
 
 
-def make_bench(kind: str, group: list[Counted], manifest: dict[str, Any], inputs: Path | None, **how: str) -> Bench:
+def make_bench(kind: str, group: list[Counted], manifest: dict[str, Any], inputs: Path | None, **how: Any) -> Bench:
     """Make the bench of a group's model."""
     setting = {name: value for name, value in group[0].spec.items() if name not in SHARED}
-    if inputs is None:
-        return Bench(kind, manifest, setting, **how)
-    rows = read_rows(inputs)
+    model = (kind, manifest, setting, read_rows(inputs) if inputs else None)
     if kind != "discrete":
-        return Given(kind, manifest, setting, rows, **how)
-    return Images(kind, manifest, setting, rows, speculators={needs(kind, c.variant.method) for c in group}, **how)
+        return Bench(*model, **how)
+    return Images(*model, speculators={needs(kind, c.variant.method) for c in group}, **how)
 
 
 def predict(bench: Bench, counted: Counted, batch: int) -> float:
@@ -178,7 +173,7 @@ def time_group(
     for number, counted in enumerate(group, 1):
         note(f"piloting {counted.variant.name}, {number} of {len(group)}")
         nodes = counted.variant.nodes  # as the experiment counted them
-        fits = try_in_memory(lambda c=counted: bench.pilot(c.variant), counted is group[0], counted.variant.name)  # type: ignore[misc]
+        fits = try_in_memory(partial(bench.pilot, counted.variant), counted is group[0], counted.variant.name)
         counted.variant.nodes = nodes
         if not fits:
             counted.variant.piloted = float("nan")

@@ -24,7 +24,7 @@ from parity.experiment.options import find_plain_method, needs
 from parity.metrics.estimates import Estimate, is_narrow, mean_ratio
 from parity.models.discrete.load import Loaded, load_networks
 
-WAYS = CAPTURED, COMPILED, EAGER = "CUDA graphs", "compiled", "eager"  # how passes run
+CAPTURED, COMPILED, EAGER = "CUDA graphs", "compiled", "eager"  # how passes run
 WIDTHS, WIDTHS_COMPILED = (1, 4, 8, 16, 32, 64), (1, 16, 64)  # a pass is timed over this many nodes, eager and compiled
 SEED = 2**31 - 1  # the seed of all rows here
 FIRST = 10**9  # rows of a continuous model are numbered from here, beyond any experiment's
@@ -34,7 +34,7 @@ PILOT = 2  # a pilot decodes this many rows
 FEWEST, PAIRS = 10, 40
 
 
-@dataclass
+@dataclass(eq=False)
 class Variant:
     """A method, its complete options, and what was counted and timed of it."""
 
@@ -43,7 +43,7 @@ class Variant:
     own: dict[str, str] = field(default_factory=dict)  # of a decoder of others: `cells.describe_source`
     fast: bool = False  # whether its passes are compiled
     captures: bool = True  # whether its passes are captured where they can be
-    way: str = ""  # how its passes ran in the pilot, one of WAYS
+    way: str = ""  # how its passes ran in the pilot: CAPTURED, COMPILED or EAGER
     base: "Variant | None" = None  # plain decoding that it is compared with; None: the first of all variants
     passes: float = 0.0  # passes a row; of continuous models calls one after another
     nodes: float = 0.0  # nodes that a pass evaluates
@@ -83,15 +83,19 @@ class Cost(NamedTuple):
 class Bench:
     """A model on this machine, and rows that it decodes."""
 
-    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], **how: Any):
+    def __init__(
+        self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], given: Rows | None = None, **how: Any
+    ):
         """Choose device and dtype; networks are loaded when they are needed.
 
         setting  what the specifications of all variants share (`cells.CONDITIONS`)
+        given    inputs of rows (`parity.inputs`), which are taken in turn; None for a model whose images are numbered
         how      `compile` and `capture`, as the configuration has them; `device`, by default a GPU if there is one
         """
         self.kind = kind
         self.manifest = manifest
         self.setting = setting
+        self.given = given and {name: column for name, column in given.items() if name != "ids"}
         self.dtype = setting.get("dtype", "float32")
         self.device = take_device(how.get("device") or ("cuda" if machine.gpu() else "cpu"), self.dtype)
         on_cuda = self.device.startswith("cuda")
@@ -102,7 +106,11 @@ class Bench:
 
     def rows(self, first: int, count: int) -> Rows:
         """Make the inputs of `count` rows from number `first` on, under ids that no experiment has."""
-        return {"ids": np.array([str(FIRST + number) for number in range(first, first + count)])}
+        numbers = np.arange(first, first + count)
+        if self.given is None:
+            return {"ids": np.array([str(FIRST + number) for number in numbers])}
+        ids = np.array([f"tune-{number}" for number in numbers])
+        return {"ids": ids, **{name: column[numbers % len(column)] for name, column in self.given.items()}}
 
     def load_networks(self, method: str, fast: bool) -> Any:
         """Load the networks that a method decodes with, each once; fast: compiled."""
@@ -127,37 +135,23 @@ class Bench:
         way = CAPTURED if getattr(steps, "is_captured", False) else COMPILED if fast else EAGER
         return Cost(decoded.seconds, float(passes.mean()), nodes, decoded.seconds / columns["passes"], way)
 
-    def pilot(self, variant: Variant) -> None:
-        """Decode rows one at a time, and store in the variant the passes and the seconds of a row."""
+    def pilot(self, variant: Variant) -> list[Cost]:
+        """Decode rows one at a time, store in the variant what was counted and timed, and return their costs."""
         costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
-        variant.passes, variant.way = mean(cost.passes for cost in costs), costs[-1].way
-        variant.piloted = min(cost.seconds for cost in costs)
+        variant.passes, variant.nodes = mean(cost.passes for cost in costs), mean(cost.nodes for cost in costs)
+        variant.piloted, variant.way = min(cost.seconds for cost in costs), costs[-1].way
+        return costs
 
     def predict(self, variant: Variant, batch: int) -> float:
         """Predict the seconds a row: those of the pilot, whatever the batch."""
         return variant.piloted
 
 
-class Given(Bench):
-    """A model whose rows are given, as those of texts are: they are taken in turn, under ids of their own."""
-
-    def __init__(self, kind: str, manifest: Mapping[str, Any], setting: dict[str, Any], given: Rows, **how: Any):
-        """Take the rows. given: inputs of rows (`parity.inputs`)."""
-        super().__init__(kind, manifest, setting, **how)
-        self.given = {name: column for name, column in given.items() if name != "ids"}
-
-    def rows(self, first: int, count: int) -> Rows:
-        """Take the rows in turn, under ids of their own."""
-        numbers = np.arange(first, first + count)
-        ids = np.array([f"tune-{number}" for number in numbers])
-        return {"ids": ids, **{name: column[numbers % len(column)] for name, column in self.given.items()}}
-
-
-class Images(Given):
+class Images(Bench):
     """Images of a model of image tokens. What passes cost is timed; what a method needs is counted."""
 
     def __init__(self, *model: Any, speculators: Iterable[str], **how: Any):
-        """Load the target and the speculators. model: kind, manifest, setting and rows, as of `Given`."""
+        """Load the target and the speculators. model: kind, manifest, setting and rows, as of `Bench`."""
         super().__init__(*model, **how)
         names = ("vq", "net", *sorted({*speculators} - {""}))
         self.nets = load_networks(self.manifest, names, self.device, getattr(torch, self.dtype))
@@ -170,12 +164,11 @@ class Images(Given):
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", needs(self.kind, method))}
         return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else None, self.captured)
 
-    def pilot(self, variant: Variant) -> None:
-        """Decode rows one at a time; store in the variant passes, nodes and what a step costs beside its pass."""
-        costs = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
-        variant.passes, variant.nodes = mean(d.passes for d in costs), mean(d.nodes for d in costs)
-        variant.piloted, variant.way = min(cost.seconds for cost in costs), costs[-1].way
-        variant.step = min(d.a_pass for d in costs) / self.pass_seconds(variant.nodes, 1, self.fast)
+    def pilot(self, variant: Variant) -> list[Cost]:
+        """Pilot as `Bench` does, and store what a step costs beside its pass."""
+        costs = super().pilot(variant)
+        variant.step = min(cost.a_pass for cost in costs) / self.pass_seconds(variant.nodes, 1, self.fast)
+        return costs
 
     def predict(self, variant: Variant, batch: int) -> float:
         """Predict the seconds a row at a batch, from the variant's passes and the time of a pass of its nodes."""
@@ -209,7 +202,7 @@ class Images(Given):
         return median(seconds[2:])
 
 
-def try_in_memory(run: Callable[[], None], plain: bool, label: str) -> bool:
+def try_in_memory(run: Callable[[], object], plain: bool, label: str) -> bool:
     """Run a function that needs memory and return whether there was enough. If not, print a line; if `plain`, that is
     of plain decoding, raise ParityError."""
     try:
@@ -239,7 +232,7 @@ def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float)
     for variant in variants:
         if variant.fast or bench.fast:  # compile before the clock runs; the number of rows does not matter
             bench.decode(variant, bench.rows(0, min(batch, 2)))
-    done, open_ones = [*bases], [v for v in variants if not any(v is base for base in bases)]
+    done, open_ones = [*bases], [v for v in variants if v not in bases]
     start = time.time()
     for number in progress(range(PAIRS), PAIRS, f"batch {batch}: rounds"):
         if number >= 2 and (not open_ones or (time.time() - start) * (number + 1) / number >= seconds):
@@ -247,7 +240,7 @@ def run_duels(bench: Bench, variants: list[Variant], batch: int, seconds: float)
         note(f"batch {batch}: round {number + 1}, {len(open_ones)} in turn with {plain.name}")
         for variant in [*bases, *open_ones][:: -1 if number % 2 else 1]:
             run = partial(time_row, bench, variant, PILOT + number * batch, batch)
-            if not try_in_memory(run, any(variant is base for base in bases), f"batch {batch}: {variant.name}"):
+            if not try_in_memory(run, variant in bases, f"batch {batch}: {variant.name}"):
                 open_ones.remove(variant)
         known = [variant for variant in open_ones if variant.is_known((variant.base or plain).seconds)]
         done += known

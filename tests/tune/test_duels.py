@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from parity.experiment.options import make_plain_options, options
-from parity.timing import __main__ as command
-from parity.timing import bench
-from parity.timing.__main__ import Counted
-from parity.timing.bench import CAPTURED, EAGER, PAIRS, Cost, Images, Variant, run_duels
+from parity.tune import bench
+from parity.tune import speed as command
+from parity.tune.bench import CAPTURED, EAGER, PAIRS, Cost, Images, Variant, run_duels
+from parity.tune.speed import Counted
 
 
 class Fake:
