@@ -368,8 +368,8 @@ class Generate:
 
 
 def trim_padding(row: np.ndarray, end: int | None) -> np.ndarray:
-    """Cut what a batch appends to a row that ended: all after the first of the end tokens that close it. Tokens after an
-    end token stay."""
+    """Cut what a batch appends to a row that ended: all after the first of the end tokens that close it. Other tokens
+    after an end token stay."""
     if end is None or not len(row) or row[-1] != end:
         return row
     others = np.flatnonzero(row != end)
