@@ -141,26 +141,11 @@ PLAIN = decode_tokens("ar")
 
 
 @pytest.mark.parametrize("init", INITS)
-def test_a_window_of_one_is_plain_decoding(init):
-    decoded = decode_table("sjd", LOGITS, 6, 500, window=1, init=init)
-    assert (decoded.nfe == 6).all()
-    assert init != "random" or torch.equal(decoded.tokens, PLAIN)
-
-
-@pytest.mark.parametrize("init", INITS)
 def test_groups_of_one_are_single_tokens(init):
     base = decode_tokens("sjd", window=3, init=init)
     for resample in ("token", "group"):
         assert torch.equal(base, decode_tokens("gsd", window=3, init=init, group=1, resample=resample))
     assert not torch.equal(base, decode_tokens("gsd", window=3, init=init, group=3, delta=1.0, distance=9.0))
-
-
-def test_coupled_windows_of_random_drafts_are_jacobi_windows():
-    jacobi = decode_table("jacobi", LOGITS, 6, 500, window=3, coupling="shared")
-    coupled = decode_table("sjd_coupled", LOGITS, 6, 500, window=3, init="random")
-    assert torch.equal(jacobi.tokens, coupled.tokens)
-    assert torch.equal(jacobi.nfe, coupled.nfe)
-    assert torch.equal(PLAIN, decode_tokens("sjd_coupled", window=1, coupling="maximal", init="random"))
 
 
 @pytest.mark.parametrize(("init", "warm"), [("random", False), ("sample_above", True), ("repeat_left", True)])
@@ -178,13 +163,6 @@ def test_the_target_as_speculator_ends_in_one_pass(method):
     assert torch.equal(PLAIN, perfect.tokens)
     assert torch.equal(PLAIN, imperfect.tokens)
     assert perfect.nfe.max() == 1 < imperfect.nfe.max()
-
-
-@pytest.mark.parametrize("tree", TREES)
-def test_trees_without_relaxation_are_plain_decoding(tree):
-    assert torch.equal(PLAIN, decode_tokens("eagle", **tree))
-    assert torch.equal(PLAIN, decode_tokens("lantern", delta=0.0, **tree))
-    assert torch.equal(PLAIN, decode_tokens("eagle", rank="race", **tree))
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -4,7 +4,7 @@ sampled."""
 import numpy as np
 import pytest
 import torch
-from parity_decoders.distribution import TokenSampling, TopK, TopP
+from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 from parity_decoders.protocols.anysubset import make_infilling
 
@@ -71,15 +71,6 @@ def test_orders_agree_if_all_conditionals_have_one_joint(consistent):
         anysubset.encode_rows(model, two_rows, tokens + torch.tensor([[0], [1]]))
 
 
-def test_top_k_and_top_p_keep_the_likeliest_tokens():
-    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    assert torch.isfinite(TopK(2)(logits)).tolist() == [[True, True, False, False]]
-    assert torch.isfinite(TopK(99)(logits)).all()
-    mass = logits.softmax(-1)[0].cumsum(0)
-    assert torch.isfinite(TopP(mass[1].item() - 1e-6)(logits)).sum() == 2
-    assert torch.isfinite(TopP(1e-9)(logits)).sum() == 1
-
-
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
 def test_guidance_interpolates_and_extrapolates_logits(scale):
     """The distribution is u + s (c - u) of a table whose second half is unconditional."""
@@ -93,15 +84,6 @@ def test_guidance_interpolates_and_extrapolates_logits(scale):
     assert torch.allclose(probs, (unconditional + scale * (conditional - unconditional)).softmax(-1))
 
 
-def test_filters_apply_after_the_temperature():
-    table = random_table(6, 2, torch.Generator().manual_seed(0))
-    start = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), -1)
-    probs = Sampled(TabularModel(table, 2, 1), TokenSampling(temperature=0.5, top_k=3)).logits(*start)[0, 0].softmax(-1)
-    likeliest = (table[0] / 0.5).topk(3).indices
-    assert set(probs.nonzero().flatten().tolist()) == set(likeliest.tolist())
-    assert torch.allclose(probs[likeliest], (table[0] / 0.5)[likeliest].softmax(-1))
-
-
 def test_grammar_forces_its_tokens_and_no_others():
     forced = torch.tensor([-1, 2, -1])
     model = TabularModel(random_table(4, 3, torch.Generator().manual_seed(0)), 3, 1, forced=forced)
@@ -110,21 +92,6 @@ def test_grammar_forces_its_tokens_and_no_others():
     assert probs[1].tolist() == [0, 0, 1, 0]
     assert (probs[0] > 0).all()
     assert (probs[2] > 0).all()
-
-
-@pytest.mark.parametrize("scale", [0.1, 3.0])
-def test_top_p_of_a_large_vocabulary_is_that_of_a_stable_sort(scale):
-    """Steps of a quarter, so that most tokens are tied. The sort is stable, so that of equal tokens the first are
-    kept; where they end, masses in float32 may decide by one token either way."""
-    torch.manual_seed(0)
-    logits = (scale * torch.randn(2, 2, 40_000) * 4).round() / 4
-    ordered, order = logits.double().sort(descending=True, stable=True)
-    found = TopP(0.8)(logits)
-    n_kept = found.isfinite().sum(-1, keepdim=True)
-    kept = torch.empty_like(order, dtype=torch.bool).scatter_(-1, order, torch.arange(40_000) < n_kept)
-    mass = ordered.softmax(-1).cumsum(-1)
-    assert (mass.gather(-1, n_kept - 2) < 0.8 + 1e-5).all() and (mass.gather(-1, n_kept - 1) > 0.8 - 1e-5).all()
-    assert torch.equal(found.isfinite(), kept) and torch.equal(found[kept], logits[kept])
 
 
 def test_a_draft_model_without_a_drafter_keeps_nodes():
