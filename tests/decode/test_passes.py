@@ -6,7 +6,6 @@ import torch
 from parity_decoders import verification
 from parity_decoders.discrete import mtj
 from parity_decoders.noise import counted_noise
-from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TreePass, find_ancestors
 from parity_decoders.window import ProbsByPosition
 
@@ -166,11 +165,6 @@ def test_passes_of_rows_that_are_done_change_nothing(as_on_a_gpu, method):
     assert late.passes > expected.passes
     for name in SAME:
         assert torch.equal(getattr(late, name), getattr(expected, name)), name
-
-
-def test_only_these_decoders_are_generators():
-    for method in options.methods("discrete"):
-        assert isinstance(start(method, {}, 1)[2], Passes) == (method not in GENERATORS), method
 
 
 @pytest.mark.parametrize("method", ["sjd", *(pytest.param(m, marks=pytest.mark.long) for m in METHODS if m != "sjd")])
