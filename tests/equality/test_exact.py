@@ -1,7 +1,5 @@
 """The exact layer: targets of every kind, one harness, what it accepts, rejects, repeats and refuses."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -96,7 +94,7 @@ RIGHT = {
     "cspd": (continuous, cspd, {"gamma": 2, "prefill": 0.0}),
 }
 WRONG = {
-    "discrete": (discrete, partial(faults.jacobi, rules=faults.JACOBI["residual p"]), {}),
+    "discrete": (discrete, faults.VARIANTS["sjd_coupled: residual p"][0], {}),
     "anysubset": (anysubset, any_faults.VARIANTS["assd: residual p"][0], {}),
     "continuous": (continuous, keep_drafts, {}),
 }
