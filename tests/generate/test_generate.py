@@ -107,22 +107,6 @@ def test_a_image_says_how_it_was_made(scenes, images, tmp_path):
     assert (facts["method"], facts["seed"], facts["options"]["window"]) == ("mtj", 2, 24)
 
 
-def test_finished_images_are_kept(scenes, images, tmp_path, monkeypatch, run_main):
-    def stop_after_one(*_, **__):
-        """Yield one image, then stop as Ctrl-C does."""
-        yield images[:1]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "load_generator", lambda _: scenes)
-    monkeypatch.setattr(scenes, "make_batches", stop_after_one)
-    with pytest.raises(KeyboardInterrupt):
-        run_main(command.main, *CAPTIONS, "--method", "mtj", "--out", tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["00000.png"]
-    with pytest.raises(KeyboardInterrupt):
-        run_main(command.main, *CAPTIONS, "--method", "mtj", "--grid", "--out", tmp_path / "all.png")
-    assert Image.open(tmp_path / "all.png").size == images[0].image.size
-
-
 def test_a_prompt_file_stands_for_its_prompts(tmp_path):
     file = tmp_path / "captions.txt"
     file.write_text("\n".join(CAPTIONS))
@@ -184,15 +168,6 @@ def test_a_folder_of_images_is_made(tmp_path, run_main, out):
     given = ["a large red circle on a blue background", "--method", "ar", "--n", "2", "--device", "cpu"]
     run_main(command.main, *given, "--out", tmp_path / out)
     assert sorted(file.name for file in (tmp_path / out).iterdir()) == ["00000.png", "00001.png", "images.json"]
-
-
-@pytest.mark.parametrize(
-    "name", ["generate", "verify", "tune", "train", "decode", "measure", "timing", "metrics", "inputs"]
-)
-def test_every_command_that_runs_a_network_has_a_device(name):
-    """The refusal of a device names `--device`, so the commands must have it."""
-    code = (Path(command.__file__).parents[1] / name / "__main__.py").read_text()
-    assert any(sign in code for sign in ("add_own_device(", "add_decoding(", '"device"'))
 
 
 @pytest.mark.parametrize(

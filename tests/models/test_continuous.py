@@ -157,16 +157,6 @@ def test_harmon_ignores_padding_of_prompts():
     assert all((a - b).abs().max() > 1e-4 for a, b in zip(z, other_prompts, strict=True))
 
 
-def test_cells_are_folded_and_unfolded():
-    x = torch.arange(2 * 16 * 3).view(2, 16, 3)
-    assert torch.equal(fold(x, 1), x)
-    cells = fold(x, 2)
-    assert torch.equal(unfold(cells, 2), x)
-    assert cells.shape == (2, 4, 12)
-    assert torch.equal(cells[:, 1], x[:, [2, 3, 6, 7]].flatten(1))  # the cell at the top right
-    assert not torch.equal(cells.reshape(2, 16, 3), x)
-
-
 PUBLISHED = {  # networks of published sizes, their millions of parameters, and shapes of tensors in their files
     "xar": (XARNet, XARConfig(), 173, {
         "encoder_blocks.7.attn.qkv.weight": (2304, 768), "encoder_blocks.7.mlp.fc1_g.weight": (2048, 768),
