@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from parity.base.digests import digest_contents
-from parity.base.errors import ConfigError, ParityError
+from parity.base.errors import ParityError
 from parity.base.weights import load_weights, read_shapes
-from parity.inputs.image_files import check_reference, digest_state
+from parity.inputs.image_files import digest_state
 from parity.metrics import images
 from parity.models.add import read_pixels
 from tests.inputs.test_image_files import COLOURS
@@ -149,21 +149,6 @@ def test_a_file_that_may_still_change_is_read_again(tmp_path, monkeypatch):
 
 IMAGES = np.stack([COLOURS] * 4)
 MU, SIGMA = np.zeros(6), np.eye(6)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"mu": MU}, "holds one of mu and sigma"),
-        ({"arr_0": IMAGES, "sigma": SIGMA}, "holds one of mu and sigma"),
-        ({"mu": MU, "sigma": np.eye(5)}, "mu .6,., sigma .5, 5."),
-        ({"mean": MU, "cov": SIGMA}, "holds neither images nor statistics"),
-    ],
-)
-def test_statistics_that_are_not_whole_are_refused(tmp_path, arrays, message):
-    np.savez(tmp_path / "ref.npz", **arrays)
-    with pytest.raises(ConfigError, match=message):
-        check_reference("image.reference", tmp_path / "ref.npz", 0, drawn=False)
 
 
 @pytest.mark.parametrize(

@@ -124,27 +124,6 @@ def test_rows_are_yielded_when_they_end_with_the_tokens_of_a_batch():
         assert np.array_equal(made.final, whole[made.number].final)
 
 
-def test_memory_that_is_too_little_halves_the_batch(monkeypatch, capsys):
-    scenes = parity.load("scenes")
-    begin = loop.start_decoding
-
-    def start_few(*given):
-        """Decode two rows at once, and no more."""
-        start = begin(*given)
-
-        def checked(rows, noise):
-            if len(noise.keys) > 2:
-                raise torch.cuda.OutOfMemoryError
-            return start(rows, noise)
-
-        return checked
-
-    monkeypatch.setattr(loop, "start_decoding", start_few)
-    made = scenes.generate(CAPTIONS[:4], method="mtj", batch=4)
-    assert [one.number for one in made] == [0, 1, 2, 3]
-    assert "out of memory: batch 4 on cpu; 2 from here on" in capsys.readouterr().err
-
-
 def test_the_dtype_is_that_of_the_files(tmp_path):
     half = {"a": torch.zeros(8, dtype=torch.bfloat16), "b": torch.zeros(2)}
     save_file(half, tmp_path / "model-1.safetensors")

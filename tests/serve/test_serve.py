@@ -308,20 +308,6 @@ def test_places_of_a_gpu_stay_and_are_taken_later(model, make, monkeypatch):
     assert sizes == [1]
 
 
-def test_on_a_cpu_rows_join_a_full_batch_until_none_waits(model):
-    """One that began with fewer rows than it may have would decode all that come later so few at once."""
-    worker = make_worker(model, **OPTIONS)
-    rows = [Row(CAPTIONS[0], seed, 0, print) for seed in range(4)]
-    small, full = Batch(worker, rows[:2], 2, False), Batch(worker, rows[:3], 3, False)
-    worker.add(rows[3:])
-    assert (small.waits(), full.waits()) == (False, True)
-    worker.drop(rows[3:])
-    assert not full.waits()
-    worker.add(rows[:1])
-    assert not full.waits()  # the model has left out rows meanwhile
-    assert Batch(worker, rows[:1], 3, True).waits()
-
-
 def test_a_method_that_refills_no_places_forms_batches(model, make):
     """Its images are those of a decoder that is coupled to it."""
     worker = make_worker(model, batch=2, method="ar")
