@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parity.base.digests import digest_contents
 from parity.base.errors import ParityError
 from parity.base.weights import load_weights, read_shapes
 from parity.inputs.image_files import digest_state
@@ -138,13 +137,6 @@ def test_replaced_references_have_another_digest(tmp_path, monkeypatch, of):
         assert digest_state(tmp_path / "copy") == before
         (folder / "3.png").rename(folder / "4.png")
         assert digest_state(path) != before
-
-
-def test_a_file_that_may_still_change_is_read_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "a").write_text("one")
-    digest_contents([tmp_path / "a"])
-    assert not (tmp_path / "cache").exists()
 
 
 IMAGES = np.stack([COLOURS] * 4)

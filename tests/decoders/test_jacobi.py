@@ -105,13 +105,6 @@ def test_groups_equal_those_of_the_papers_loop(G, border, odd):
             assert int(counts[b, w].sum()) == len(expected)
 
 
-def test_a_printed_group_of_odd_size_has_a_token_less():
-    p, draft, _ = draw_groups(5)
-    full, printed = (find_groups(p, draft, 5, 1.0, 1.0, None, "clip", odd)[1].sum(-1) for odd in ("full", "printed"))
-    assert (printed <= full).all()
-    assert (printed < full).any()
-
-
 def test_a_tree_of_too_many_nodes_is_refused_before_it_is_made():
     with pytest.raises(DecodingError, match="branches 15, depth 6: a tree of 12204241 nodes; allowed: at most 4096"):
         make_layout(15, 6, 50)

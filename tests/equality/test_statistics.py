@@ -172,15 +172,6 @@ def test_holm_runs_over_decoders():
     assert of_ten["p_decoders"]["teacher-forced"] == pytest.approx(0.2)
 
 
-def test_rows_without_holm_are_a_family():
-    ps = (0.02, 0.5, 0.6)
-    rows = [result_rows.make_row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate(ps)]
-    assert verdict.judge_decoders(rows, {}, 0.01)[0]["verdict"] == "consistent"
-    adjusted = verdict.adjust_missing(rows, result_rows.ALPHA)
-    assert adjusted[0]["p_holm"] == pytest.approx(0.06)
-    assert adjusted[0]["verdict"] == "not rejected"
-
-
 def test_a_decoder_that_was_not_tested_is_inconclusive():
     not_run = result_rows.make_not_run_row("paired", "t", 3, "n >= 10 prompts", method="a")
     assert verdict.judge_decoders([not_run], {}, 0.01)[0]["verdict"] == "inconclusive"

@@ -63,17 +63,6 @@ def test_coupled_decoders_make_plain_decodings_image(scenes, images):
     assert plain[0].image.tobytes() == images[0].image.tobytes()
 
 
-def test_speculators_come_and_go_without_loading_the_target_again():
-    model = parity.load("scenes", ROOT / "config.yaml")
-    nets = [model.load_networks(method).nets for method in ("mtj_draft", "ar", "mtj_heads", "eagle")]
-    assert [speculator for net in nets for speculator in net if speculator not in ("vq", "net")] == [
-        "draft",
-        "heads",
-        "drafter",
-    ]
-    assert len({id(net["net"]) for net in nets}) == 1
-
-
 def test_classes_made_together_are_those_made_alone():
     mar = parity.load("mar")
     together = mar.generate(["red circle", "blue square"], method="mar", seed=4)
@@ -214,12 +203,6 @@ def test_bad_input_is_one_line_before_networks_load(monkeypatch, run_main, argum
     monkeypatch.setattr(loop, "load", lambda *_: pytest.fail("a network was loaded"))
     with pytest.raises(ParityError, match=message):
         run_main(command.main, *arguments)
-
-
-def test_options_are_given_together_or_one_by_one():
-    parse = command.make_parser().parse_args
-    given = [["--option", "a=1", "b=x"], ["--option", "a=1", "--option", "b=x"]]
-    assert [command.read_options(parse(["red", *flags]).option) for flags in given] == [{"a": 1, "b": "x"}] * 2
 
 
 @pytest.mark.parametrize("name", ["pipe", "gone", "gone.txt", "/dev/null", "fd"])

@@ -5,7 +5,6 @@ import torch
 from parity_decoders.discrete.vvs import vvs
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.speculators import EagleDrafter, FeatureHeads
 
 from parity.base.row_noise import batch_noise
@@ -196,14 +195,3 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
     after = continue_right(expected[:, -1:], tokens[:, n - 1 : n])
     check(stored.tree(*(x[:, :1] for x in branch)), expected[:, -1:])
     check(stored.tree(*branch), torch.cat([expected[:, -1:], after], 1))
-
-
-def test_a_node_that_is_kept_may_stand_far_after_the_prompt(net, embedded_captions):
-    """The first pass of an image makes room for all of it."""
-    tokens, positions = torch.tensor([[0, 8]] * len(CAPTIONS)), torch.tensor([[-1, 12]] * len(CAPTIONS))
-    grown, fed = (LlamaGen(net, *embedded_captions, guided=False) for _ in range(2))
-    tree = grown.tree(tokens, positions, torch.full_like(tokens, FINAL))
-    grown.keep(tree, torch.arange(2).expand_as(tokens))
-    fed.logits(tokens, positions)
-    probs = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (grown, fed)]
-    torch.testing.assert_close(*probs, rtol=1e-9, atol=1e-9)
