@@ -13,7 +13,6 @@ from parity.decode.shard_io import read_shard
 from parity.equality.layers import CellFiles, run_layer
 from parity.experiment import checks
 from parity.experiment.cells import cells, find_reference, group_cells, variant
-from parity.experiment.made import MadeSpec
 from parity.experiment.options import options
 from parity.metrics import passes, speed
 from parity.models import fetch
@@ -300,9 +299,3 @@ def test_seconds_and_passes_are_as_reported_and_no_others(workplace, run_main):
     assert speed.measure(bare)["reported_seconds"].why == "no seconds were reported"
     assert passes.measure(bare)["nfe"].why == "not reported"
     assert passes.measure(bare)["tokens"] == SIDE**2
-
-
-def test_the_keys_are_those_of_the_page():
-    assert {"name", "tokens", "again", "seconds", "plain_seconds", "command", "by", "device", "claim"} == set(
-        MadeSpec.model_fields
-    )

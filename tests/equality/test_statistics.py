@@ -36,23 +36,9 @@ def test_holm_is_that_of_statsmodels():
     np.testing.assert_allclose(result_rows.holm(p), multipletests(p, method="holm")[1])
 
 
-def test_the_oracles_limit_is_the_tabulated_one():
-    for n, tv in ((618, 0.05), (3_863, 0.02), (15_450, 0.01), (61_800, 0.005)):
-        assert result_rows.compute_detectable_tv(n) == pytest.approx(tv, rel=1e-3)
-
-
 def test_no_p_value_is_zero():
     assert result_rows.compute_monte_carlo_p(np.inf, np.zeros(99)) == 0.01
     assert result_rows.make_row("exact", "x", 1, p_value=0.0)["p_value"] > 0
-
-
-def test_conditional_tables_have_the_exact_conditionals(probs):
-    t = joint_tests.make_tables(probs, 3, 5, 10**6)
-    sequences = joint_tests.digits(3, 5)
-    assert (t.pairs, len(t.starts)) == (10, 10 + 1 + 4 * 3)
-    begins_with_0 = sequences[:, 0] == 0
-    shares = [probs[begins_with_0 & (sequences[:, 1] == b)].sum() / probs[begins_with_0].sum() for b in range(3)]
-    np.testing.assert_allclose(t.share[t.starts[11] : t.starts[12]], sorted(shares))  # groups are sorted by their mass
 
 
 def test_the_certificate_covers_and_is_not_vacuous(probs):
@@ -65,17 +51,6 @@ def test_the_certificate_covers_and_is_not_vacuous(probs):
     assert (bounds >= tv).mean() >= 0.95
     assert bounds.max() < tv + 0.06
     assert ((intervals[:, 0] <= tv) & (tv <= intervals[:, 1])).mean() >= 0.95
-
-
-def test_a_fault_that_marginals_cannot_see_is_rejected(probs):
-    """Position 4 is made independent of the others: its marginal stays the same."""
-    cube = probs.reshape([3] * 5)
-    marginal = cube.sum((0, 1, 2, 3))
-    other_probs = (cube.sum(4, keepdims=True) * marginal).ravel()
-    drawn = np.random.default_rng(0).multinomial(5_000, other_probs / other_probs.sum())
-    rows = joint_tests.make_joint_rows("exact", drawn, probs, 3, 5, rng=np.random.default_rng(0), draws=999)
-    assert next(r for r in rows if r["test"] == "all four")["p_value"] <= 0.01
-    assert stats.chisquare(drawn.reshape([3] * 5).sum((0, 1, 2, 3)), 5_000 * marginal).pvalue > 0.05
 
 
 def test_too_few_samples_are_not_run(probs):
@@ -125,22 +100,6 @@ def test_energy_finds_a_shift():
     x, y = rng.standard_normal((2, 200, 3))
     assert compute_energy_p(x, y, rng)[1] > 0.05
     assert compute_energy_p(x + 0.4, y, rng)[1] <= 0.05
-
-
-def test_only_the_e_process_keeps_its_level_under_peeking():
-    probs = next(t for t in targets() if t.name == "random-0 3x4").probs
-    e_process, peeking, single_look = (r["effect"] for r in joint_tests.measure_false_alarms(probs, replicates=500))
-    assert e_process <= 0.05
-    assert peeking > 0.15
-    assert 0.03 <= single_look <= 0.07
-
-
-def test_the_e_process_finds_a_fault_by_shards_in_any_order(probs):
-    other_probs = 0.9 * probs + 0.1 * np.roll(probs, 1)
-    shards = np.random.default_rng(0).multinomial(1_000, other_probs / other_probs.sum(), size=20)
-    assert joint_tests.compute_log_e(shards.cumsum(0), probs).max() >= np.log(1 / result_rows.ALPHA)
-    log_e = joint_tests.compute_log_e(shards[::-1].cumsum(0), probs)[-1]
-    assert log_e == pytest.approx(joint_tests.compute_log_e(shards.sum(0), probs))
 
 
 def make_row(method, p, repeat=0, layer="teacher-forced"):

@@ -149,10 +149,6 @@ VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps o
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
 LONG: Faulty = {
     "mar: late reuse": (renumber(mar, reuse_late_index), f"noise used again from place {LATE} on", "regimes"),
-    "cspd: last": (widen(cspd, 1.5, lambda ranks: ranks == 63), "last token drawn wider", "regimes"),
-    "cspd: beyond 32": (
-        widen(cspd, 1.08, lambda ranks: ranks >= LATE), f"drawn wider from place {LATE} on", "turning"
-    ),
     "cspd: beyond 128": (widen(cspd, 1.15, lambda ranks: ranks >= FAR), f"drawn wider from place {FAR} on", "far"),
     "mar: twins of 9 to 64": (
         change_noise(mar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "regimes"
@@ -162,9 +158,6 @@ LONG: Faulty = {
         "drawn wider where rows differ in place", "turning",
     ),
     "cspd: alone": (swap_in_small(cspd, widen(cspd, 1.3), 1), "drawn wider when alone in the batch", "regimes"),
-    "mar: small batch": (
-        swap_in_small(mar, widen(mar, 1.3), 3), "drawn wider in batches of three or fewer", "regimes"
-    ),
     "cspd: short-sighted": (
         replace_conditions(cspd, ignore_distant_tokens), f"tokens beyond {SIGHT} places unseen", "copy"
     ),

@@ -218,17 +218,15 @@ class Coarse(Noise):
 
 
 FLATTER = "drawn flatter by a tenth beyond token 5"
-CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW}), "spec": (spec, {"gamma": 4})}
+CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW})}
 LONG: Faulty = {
     "sjd: late reuse": (renumber(sjd, reuse_late_index), f"noise used again from pass {LATE} on", "chain"),
     "sjd: beyond 5": (flatten_probs(sjd, 0.1, lambda positions, _: positions > 5), FLATTER, "hidden"),
-    "spec: beyond 5": (flatten_probs(spec, 0.1, lambda positions, _: positions > 5), FLATTER, "counter"),
     "sjd: last": (
         flatten_probs(sjd, 0.5, lambda positions, end: positions >= end), "last token drawn flatter by half", "chain"
     ),
     "sjd: border": (patch_module(SJD, verify=accept_last).sjd, "last draft of the window unverified", "chain"),
     "sjd: tolerance": (partial(sjd, tolerance=0.02), "accept +0.02", "counter"),
-    "sjd: one in 50": (flatten_probs(sjd, 0.02), "every 50th token uniform", "order 2"),
     "ar: twins": (change_noise(ar, share_noise), "rows share their noise", "hidden"),
     "ar: twins of 9 to 64": (
         change_noise(ar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "chain"
@@ -245,9 +243,6 @@ LONG: Faulty = {
         "drawn flatter where rows differ in place", "chain",
     ),
     "sjd: alone": (swap_in_small(sjd, flatten_probs(sjd, 0.3), 1), "drawn flatter when alone in the batch", "chain"),
-    "spec: small batch": (
-        swap_in_small(spec, flatten_probs(spec, 0.3), 3), "drawn flatter in batches of three or fewer", "chain"
-    ),
     "sjd: rollback": (
         change_model(sjd, flatten_after_rollback), "drawn flatter after a rollback of 14 or more", "chain"
     ),

@@ -114,23 +114,6 @@ def test_distributions_need_the_mask_and_the_positions(family, images):
     assert compute_distance(feed(moved, images, 0, 3), theirs) > 1e-3
 
 
-def test_a_tree_equals_its_branches(family, images):
-    model = family.make_model(guided=False)
-    feed(model, images, 0, 4)
-    # a tree: the root at position 4, two continuations, and a node after the second
-    nodes = torch.stack([images[:, 4], images[:, 5], (images[:, 5] + 1) % 64, images[:, 6]], 1)
-    positions = torch.tensor([4, 5, 5, 6]).expand(3, -1)
-    parents = torch.tensor([-1, 0, 0, 2]).expand(3, -1)
-    tree = model.tree(nodes, positions, parents)
-    for node, branch in ((1, nodes[:, [0, 1]]), (3, nodes[:, [0, 2, 3]])):
-        theirs = family.compute_logits(torch.cat([images[:, :4], branch], 1))
-        assert compute_distance(tree.logits[:, node], theirs[:, -1]) < NEAR
-    model.keep(tree, torch.tensor([0, 2, 3]).expand(3, -1))
-    probs = model.logits(images[:, 7:8], torch.full((3, 1), 7))
-    accepted = torch.cat([images[:, :4], nodes[:, [0, 2, 3]], images[:, 7:8]], 1)
-    assert compute_distance(probs[:, 0], family.compute_logits(accepted)[:, -1]) < NEAR
-
-
 def test_images_equal_transformers(family, images):
     """The decoders of Chameleon and Emu3.5, which transformers lacks, are that of Janus; Chameleon's has no attention
     between levels."""
