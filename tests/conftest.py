@@ -30,7 +30,6 @@ def make_stand_in(tmp_path_factory):
     entries = {}
 
     def make_once(name):
-        """Return a copy of a stand-in's entry; its files are written the first time."""
         if name not in entries:
             entries[name] = make_entry(name, folder / name)
         return copy.deepcopy(entries[name])

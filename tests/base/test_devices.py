@@ -56,7 +56,6 @@ def test_items_that_do_not_fit_run_in_smaller_batches(capsys):
     sizes = []
 
     def double(items):
-        """Return twice each item; three are too many."""
         sizes.append(len(items))
         if len(items) > 2:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")

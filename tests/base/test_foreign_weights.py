@@ -31,25 +31,36 @@ def make_state(**changes):
     return {name: x.clone() for name, x in torch.nn.Linear(3, 2).state_dict().items()} | changes
 
 
-@pytest.mark.parametrize("kind", ["pickle", "training", "safetensors"])
-@pytest.mark.parametrize(
-    ("value", "dtype", "message"),
-    [
-        (torch.inf, torch.float32, "weight holds infinite numbers; allowed: numbers"),
-        (-torch.inf, torch.float64, "weight holds infinite numbers; allowed: numbers"),
-        (torch.nan, torch.float16, "weight holds NaN; allowed: numbers"),
-        (1e6, torch.float16, "weight holds infinite numbers in torch.float16; allowed: bfloat16, float32"),
-        (-7e4, torch.float16, "weight holds infinite numbers in torch.float16; allowed: bfloat16, float32"),
-    ],
-)
-def test_weights_that_are_no_numbers_are_refused(tmp_path, kind, value, dtype, message):
+def spoil(value):
+    """Make weights of which one number is this value."""
     state = make_state()
     state["weight"][1, 2] = value
+    return state
+
+
+@pytest.mark.parametrize("kind", ["pickle", "training", "safetensors"])
+@pytest.mark.parametrize(
+    ("state", "dtype", "message"),
+    [
+        (spoil(torch.inf), torch.float32, "weight holds infinite numbers; allowed: numbers"),
+        (spoil(-torch.inf), torch.float64, "weight holds infinite numbers; allowed: numbers"),
+        (spoil(torch.nan), torch.float16, "weight holds NaN; allowed: numbers"),
+        (spoil(1e6), torch.float16, "weight holds infinite numbers in torch.float16; allowed: bfloat16, float32"),
+        (spoil(-7e4), torch.float16, "weight holds infinite numbers in torch.float16; allowed: bfloat16, float32"),
+        (make_state(weight=torch.ones(2, 3).int()), torch.float32, "weight is torch.int32; allowed: float16"),
+        (make_state(weight=torch.zeros(3)), torch.float32, "weight has shape"),
+        (make_state(extra=torch.zeros(1)), torch.float32, "unexpected extra"),
+        ({"weight": torch.ones(2, 3)}, torch.float32, "missing bias"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path, kind, state, dtype, message):
     file = write(tmp_path, kind, state)
     with pytest.raises(ParityError, match=message):
         load_weights(torch.nn.Linear(3, 2), file, dtype=dtype)
     if "float16;" in message:
         load_weights(torch.nn.Linear(3, 2), file, dtype=torch.bfloat16)
+    if "extra" in message:
+        load_weights(torch.nn.Linear(3, 2), file, ignored=("extra",))
 
 
 @pytest.mark.parametrize("kind", ["pickle", "training", "safetensors"])

@@ -22,7 +22,6 @@ def test_parts_are_measured_one_by_one_and_a_failure_stops_no_other(gpu, tmp_pat
     file, page = tmp_path / "captured.json", tmp_path / "gpu.md"
 
     def fail(bench):
-        """Fail after a row."""
         yield {"rows": 1}
         raise ValueError("no such kernel")
 

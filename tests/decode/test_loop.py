@@ -35,7 +35,6 @@ class Loaded:
         self.drafts = drafts
 
     def model(self, rows, sampling, queue=None):
-        """Make a counting model of this many rows, whatever the sampling."""
         networks = [Counting(make_table(3, L), L, len(rows["ids"]), width=L) for _ in range(1 + self.drafts)]
         self.models += networks
         return Sampled(networks[0], TokenSampling(), dict(zip(("draft",), networks[1:], strict=False)), queue)

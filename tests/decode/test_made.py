@@ -44,14 +44,12 @@ class Workplace:
         return shared | {"method": method, "options": options("discrete", method, chosen)}
 
     def decode_anew(self, method, seed, temperature=1.0):
-        """Decode all prompts by a method; return its shard."""
         spec = self.make_spec(method, {"window": 8} if method == "sjd" else {}, seed)
         spec |= {"sampling": SAMPLING | {"temperature": temperature}}
         loaded = loop.load("discrete", self.manifest, spec)
         return loop.decode("discrete", loaded, spec, self.inputs, batch=6)
 
     def write_tokens(self, shard, *columns, name="tokens.npz", **changes):
-        """Write a file of tokens of a shard, with prompts and these further columns."""
         given = {"tokens": shard.tokens, "prompts": shard.captions, **{c: shard.columns[c] for c in columns}}
         named = {"nfe": "passes"}
         given = {named.get(c, c): values for c, values in (given | changes).items() if values is not None}

@@ -48,7 +48,6 @@ def test_a_long_queue_takes_more_passes_than_two_bytes_count():
     model = SimpleNamespace(vocab=5, length=length, forced=torch.full((length,), -1), queue=queue)
 
     def decode():
-        """Yield the passes of all rows."""
         for number in range(rows * length):
             queue.of = T([number // length])
             yield Step(T([[1]]), T([1]), T([number % length]))

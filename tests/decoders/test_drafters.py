@@ -27,35 +27,6 @@ def draw_tree(model, rows, total, depth, top_k, shift=0.0):
     return grow_dynamic_tree(model.drafter, probs + shift, root[:, 0] - 1, total, depth, top_k)
 
 
-def list_path(parents, node):
-    """List the nodes from the root to `node`, both included; `parents` has -1 for the root."""
-    path = []
-    while node >= 0:
-        path.insert(0, node)
-        node = parents[node]
-    return path
-
-
-def test_the_dynamic_tree_holds_the_likeliest_nodes():
-    """EAGLE-2: it holds every node's ancestors, scores are log-probabilities of paths, siblings differ."""
-    B = 8
-    model = TabularModel(make_table(5, 5), 5, B)
-    trees = {total: draw_tree(model, B, total, 3, 4) for total in (4, 11)}
-    for b in range(B):
-        tokens, parents, depths, scores = (x[b].tolist() for x in trees[11])
-        assert len(set(zip(tokens, parents, strict=True))) == 11
-        for node in range(11):
-            path = list_path(parents, node)
-            assert path == sorted(path)
-            assert depths[node] == len(path)
-            drawn = [tokens[n] for n in path]
-            prefix = torch.tensor([[0, *drawn[:-1]]])
-            probs = TabularModel(make_table(5, 5), 5, 1).draft.logits(prefix, torch.arange(-1, len(drawn) - 1)[None])
-            expected = probs.log_softmax(-1)[0].gather(1, torch.tensor(drawn)[:, None]).sum().item()
-            assert scores[node] == pytest.approx(expected)
-        assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(sorted(scores, reverse=True)[:4])
-
-
 def test_similarity_compares_candidate_sequences():
     """VVS, eq. 2: it is 1 if all codes are equal and less if they differ."""
     codes = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)

@@ -51,7 +51,6 @@ class Nets:
     """Small random networks of every kind."""
 
     def __post_init__(self) -> None:
-        """Make the networks of every family, random and in float64."""
         self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
         self.drafter, self.heads = (
             randomize(make_speculator("drafter", LLAMAGEN), 2),
@@ -90,7 +89,6 @@ class Nets:
         return Sampled(model, TokenSampling(guidance=1.8, top_k=12), speculators)
 
     def make_xlnet(self, put: Put) -> CachedXLNet:
-        """Make an any-subset model with random weights, which `put` moves."""
         from parity.models.anysubset.xlnet import build
 
         weights = randomize(build(self.xlnet), 3).state_dict()

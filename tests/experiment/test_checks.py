@@ -360,8 +360,6 @@ def config(tmp_path):
         (tmp_path / name).write_bytes(b"weights")
 
     def make(published=True, image=None, **top):
-        """Make a configuration with its only model published or embedded; `image` are keys of that section, `top`
-        others."""
         names = {"transformer": "t", "vq": "v", "text": "five"}
         files = {component: str(tmp_path / name) for component, name in names.items()}
         model = {"family": "llamagen"}

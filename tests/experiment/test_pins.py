@@ -69,7 +69,6 @@ def test_other_files_are_refused(tmp_path, text):
         pins.read(tmp_path / "pins.yaml")
 
 
-SPEC = ModelSpec(family="llamagen")
 CONTINUOUS = {"methods": {"mar": [{}], "auto": [{}]}, "batch": [2, 4]}
 TEXT = {"methods": {"sequential": [{}], "auto": [{}]}, "batch": 4}
 ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds": 0.2, "times": 1.5}
@@ -81,7 +80,6 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write_entry(**changes):
-        """Write tuned.yaml with the entry's fields, some of them changed."""
         (case,) = tuned.list_cases(checks.make_config({"image": {"methods": {"ar": [{}]}}}), "discrete")
         entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))

@@ -221,7 +221,6 @@ def test_error_of_a_ratio_is_near_its_spread():
     rng = np.random.default_rng(0)
 
     def draw():
-        """Estimate a ratio that is about 2, and its error, from 40 random pairs."""
         denominators = rng.uniform(1, 3, 40)
         return estimates.ratio_and_error(2 * denominators + rng.normal(size=40), denominators)
 

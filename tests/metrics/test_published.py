@@ -189,7 +189,6 @@ def make_torch_fidelity_extractor(file, monkeypatch):
     from torchvision.models.vgg import VGG, make_layers
 
     def small():
-        """Make a VGG-16 of the stand-in's width."""
         with torch.device("meta"):
             net = VGG(make_layers([]), init_weights=False)
         width, linear, relu, drop = stand_ins.VGG_WIDTH, torch.nn.Linear, torch.nn.ReLU(), torch.nn.Dropout()

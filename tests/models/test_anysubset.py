@@ -60,7 +60,6 @@ class Comparison:
     """A model that asks two models, answers with the first and keeps their largest difference."""
 
     def __init__(self, one, two):
-        """Compare two models with the same words."""
         self.one, self.two = one, two
         self.vocab, self.mask = one.vocab, one.mask
         self.largest = 0.0

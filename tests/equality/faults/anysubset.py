@@ -96,7 +96,6 @@ def flatten_probs(decoder: Decoder, share: float, select: Select = lambda ranks,
     where select(ranks [B, S], n_prompt [B]) holds; by default everywhere."""
 
     def probs(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute the model's distributions, flattened where `select` holds."""
         p = model.probs(tokens, order, n_prompt, ranks, n_seen)
         possible = p > 0
         flat = (1 - share) * p + share * possible / possible.sum(-1, keepdim=True).clamp(min=1)
@@ -156,7 +155,6 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
     Monte-Carlo null; `seeds` is not read."""
 
     def sample(decoder: Decoder, target: Target, seed: int) -> list[Row]:
-        """Draw n sequences with the decoder and return the rows of their tests, corrected for multiple tests."""
         drawn = target.draw(decoder, n, seed, {}, threads)
         return adjust_over_targets(target.make_rows(drawn, "any-order", seed, draws))
 

@@ -78,7 +78,6 @@ def widen(decoder: Decoder, factor: float, select: Select = lambda ranks: ranks 
     """Make the decoder see a target whose scales are `factor` times wider where select(ranks [B, n]) holds."""
 
     def conditions(model: Any, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
-        """Compute the target's distributions, widened where `select` holds."""
         distribution = model.conditions(tokens, order, ranks, n_known)
         is_wide = select(ranks).expand_as(ranks).flatten()[:, None, None]
         return distribution._replace(scales=torch.where(is_wide, factor * distribution.scales, distribution.scales))

@@ -67,7 +67,6 @@ def draw_bonus(choose: Callable[[Tensor, Tensor], Tensor]) -> Decoder:
     """Make the decoder spec, whose last token of a pass is drawn from choose(p, q) [B, V]."""
 
     def finish_with_bonus(p: Tensor, q: Tensor, *rest: Any) -> Verified:
-        """Assemble the tokens of a pass, the last one drawn from the chosen distribution."""
         draft, point, accepted, fresh, e = rest
         fresh = torch.cat([fresh[:, :-1], sample_token(choose(p, q), e[:, -1])[:, None]], 1)
         return finish(p, q, draft, point, accepted, fresh, e)
@@ -112,7 +111,6 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
     target = Target("mutants 3x5", random_table(3, 5, torch.Generator().manual_seed(0)), 5, 5)
 
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
-        """Draw `size` sequences with the decoder and return the rows of the joint tests of their counts."""
         rng = np.random.default_rng([seed, size])
         counts = np.bincount(target.draw(decoder, size, seed, {}, threads), minlength=len(target.probs))
         return make_joint_rows("mutants", counts, target.probs, 3, 5, rng=rng, draws=draws, model=target.name)
