@@ -1,5 +1,6 @@
 """Long targets: correct decoders at their own options, impossible tokens, and faults of far away."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from parity.equality.exact import exact
 from parity.equality.martingale_tests import TESTS, make_spread_row, sum_products
 from parity.equality.targets.continuous import score_numbers
 from parity.equality.targets.discrete import long_targets, make_real_vocabulary
+from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import Regimes
 from tests.equality.faults import anysubset as any_faults
 from tests.equality.faults import discrete as faults
@@ -38,6 +40,13 @@ def make_targets(kind, options, size, start=""):
 def run_long(decoder, models, options, **values):
     """Test a decoder on long models and return the result rows; `values` are arguments of `exact`."""
     return exact(decoder, models, options, family="all", layer="long", **values)
+
+
+def draw_probs(*shape, seed=0, scale=1):
+    """Draw random distributions of this shape, which sum to 1 over the last axis; a larger `scale` makes them less
+    flat."""
+    probs = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return probs.mul(scale).softmax(-1)
 
 
 # --- tests of targets of every kind
@@ -158,6 +167,37 @@ def test_products_at_each_distance_are_their_sums():
 
 
 # --- long targets of texts
+
+
+V, N = 2, 5
+STEP = draw_probs(3, 3, seed=1, scale=2)
+RULES = {
+    "chain": hidden.Strided(draw_probs(2, 2, scale=2), N),
+    "copy": hidden.Strided(draw_probs(2, 2, scale=2), N, 2),
+    "parity": hidden.Parity(draw_probs(2, scale=2), draw_probs(2, seed=3, scale=2), 3, N),
+    "hidden": hidden.Hidden(torch.linalg.matrix_power(STEP, 2**20)[0], STEP, draw_probs(3, 2, seed=2, scale=2)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_word_given_any_subset_is_the_sum_over_the_others(name):
+    """By one joint, the product of the words' distributions from left to right."""
+    rule = RULES[name]
+    texts = torch.cartesian_prod(*[torch.arange(V)] * N)
+    joint = torch.ones(len(texts), dtype=torch.float64)
+    for i in range(N):
+        prefixes = texts.masked_fill(torch.arange(N) >= i, V)
+        joint *= rule.probs_given(prefixes, torch.full((len(texts),), i)).gather(1, texts[:, i : i + 1])[:, 0]
+    joint = joint.view([V] * N).numpy()
+    for words in itertools.product(range(V + 1), repeat=N):
+        unknown = [i for i in range(N) if words[i] == V]
+        for axis, i in enumerate(unknown):
+            index = tuple(slice(None) if v == V else v for v in words)
+            expected = joint[index].sum(tuple(k for k in range(len(unknown)) if k != axis))
+            probs = rule.probs_given(torch.tensor([words]), torch.tensor([i]))[0].numpy()
+            np.testing.assert_allclose(probs, expected / expected.sum(), atol=1e-12)
+    pair_probs = hidden.compute_pair_probs(rule, N).numpy()
+    np.testing.assert_allclose(pair_probs[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
 
 
 def test_words_filled_in_at_one_step_are_found():
