@@ -1,6 +1,7 @@
 """Fixtures for all tests of the workflow's package."""
 
 import copy
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,12 @@ def run_main(monkeypatch):
         main()
 
     return run
+
+
+@pytest.fixture
+def in_clone(monkeypatch):
+    """Run a test in the folder of the project."""
+    monkeypatch.chdir(Path(__file__).parents[1])
 
 
 @pytest.fixture(scope="session")

@@ -18,18 +18,14 @@ from parity.decode import loop
 from parity.generate import __main__ as command
 from tests.workflow.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("in_clone")
+
 CAPTIONS = [
     f"a {size} {colour} circle on a white background"
     for size in ("small", "large")
     for colour in ("red", "blue", "green")
 ]
 COMMAND = [sys.executable, "-m", "parity.generate", *CAPTIONS, "--method", "mtj", "--batch", "2", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True)
-def in_clone(monkeypatch):
-    """Run each test in the folder of the project."""
-    monkeypatch.chdir(ROOT)
 
 
 @pytest.fixture(scope="module")

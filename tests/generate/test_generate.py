@@ -24,6 +24,8 @@ from parity.models import add
 from parity.stand_ins import write
 from tests.workflow.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("in_clone")
+
 CAPTIONS = ["a large red circle on a blue background", "a small green square on a yellow background"]
 STORY = "one morning anna could not find the ___ ."
 
@@ -38,12 +40,6 @@ def scenes():
 def images(scenes):
     """Images of CAPTIONS by `mtj`."""
     return scenes.generate(CAPTIONS, method="mtj", seed=2, window=24)
-
-
-@pytest.fixture(autouse=True)
-def in_clone(monkeypatch):
-    """Run each test in the folder of the project."""
-    monkeypatch.chdir(ROOT)
 
 
 def test_tokens_are_those_of_the_workflow(scenes, images):

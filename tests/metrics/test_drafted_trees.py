@@ -57,12 +57,6 @@ def test_cosines_compare_the_targets_features_by_distance(observed):
     assert similarity.shape == (3, 3)
 
 
-def test_one_image_has_distances_and_no_intervals(observed):
-    _, similarity, cosines = observed
-    _, staleness = drafted_trees.make_figures(similarity[:1].numpy(), cosines[:1].numpy(), "m", 4)
-    assert [set(r) for r in staleness["data"]] == [{"x", "y"}] * 5
-
-
 def test_figures_show_every_tree_and_distance(observed):
     _, similarities, cosines = observed
     similarity, staleness = drafted_trees.make_figures(similarities.numpy(), cosines.numpy(), "m", 4)
