@@ -1,8 +1,7 @@
 """Fixtures for all tests of the workflow's package."""
 
 import copy
-import hashlib
-from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,42 +23,9 @@ def run_main(monkeypatch):
 
 
 @pytest.fixture
-def all_weights(tmp_path, monkeypatch):
-    """A folder of weights in place of the package's, as after `recipes install`; the draft model and the 8x8 grid are
-    small and random. With the digests of the model and of SHA256SUMS from before they were added."""
-    import torch
-
-    from parity.experiment import weights
-    from parity.experiment.schema import ModelSpec
-    from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
-    from parity.train.loop import publish
-    from recipes.discrete import LLAMAGENS
-
-    folder = tmp_path / "weights"
-    source = weights.EMBEDDED
-    sums, speculators = [], []
-    folder.mkdir()
-    for line in (source / "SHA256SUMS").read_text().splitlines():
-        if line.split()[1] not in ("draft.safetensors", "llamagen8.safetensors"):
-            is_speculator = line.split()[1] in ("drafter.safetensors", "heads.safetensors")
-            (speculators if is_speculator else sums).append(line)
-            (folder / line.split()[1]).symlink_to(source / line.split()[1])
-    (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
-    digests = (
-        weights.compute_revision(ModelSpec(family="llamagen")),
-        hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8],
-    )
-    torch.manual_seed(0)
-    for i, name in enumerate(("draft", "llamagen8")):
-        config = LlamaGenConfig(**{**asdict(LLAMAGENS[name]), "dim": 32, "layers": 1, "heads": 2})
-        net = Transformer(config)
-        torch.nn.init.normal_(net.output.weight, std=0.3)
-        publish(net, folder / f"{name}.safetensors", asdict(config))
-        digest = hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
-        sums.insert(3 + i, f"{digest}  {name}.safetensors")
-    (folder / "SHA256SUMS").write_text("\n".join([*sums, *speculators]) + "\n")
-    monkeypatch.setattr(weights, "EMBEDDED", folder)
-    return folder, digests
+def in_clone(monkeypatch):
+    """Run a test in the folder of the project."""
+    monkeypatch.chdir(Path(__file__).parents[1])
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +37,6 @@ def make_stand_in(tmp_path_factory):
     entries = {}
 
     def make_once(name):
-        """Return a copy of a stand-in's entry; its files are written the first time."""
         if name not in entries:
             entries[name] = make_entry(name, folder / name)
         return copy.deepcopy(entries[name])

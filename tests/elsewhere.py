@@ -63,7 +63,6 @@ class DeviceTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, kinds, args=(), kwargs=None):
-        """Raise AssertionError: only an open SimulatedDevice computes with these tensors."""
         raise AssertionError(f"{func}: a tensor of the device is used outside of it")
 
 
@@ -77,8 +76,6 @@ class SimulatedDevice(TorchDispatchMode):
         self.reads: list[str] = []
 
     def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
-        """Compute an op on the CPU tensors inside, and wrap its results. Notes reads; raises AssertionError
-        for tensors on two devices and for the global generator's random numbers."""
         kwargs = kwargs or {}
         flat = tree_flatten((args, kwargs))[0]
         device_tensors = [x for x in flat if isinstance(x, DeviceTensor)]
@@ -103,7 +100,6 @@ class SimulatedDevice(TorchDispatchMode):
         return tree_map(lambda x: wrap(x) if isinstance(x, Tensor) else x, out)
 
     def _refuse(self, name: str, device_tensors: list[DeviceTensor], cpu_tensors: list[Tensor]) -> None:
-        """Raise AssertionError for random numbers of the device and for tensors on two devices."""
         if name in RANDOM:
             raise AssertionError(f"{name}: random numbers of the device's own, at {find_caller()}")
         if device_tensors and name not in ("copy_", "_to_copy", "to") and any(x.ndim for x in cpu_tensors):
@@ -158,13 +154,11 @@ def simulate_job_device() -> Iterator[SimulatedDevice]:
     original_tensors = weights.tensors
 
     def is_simulated(device: Any) -> bool:
-        """Return whether a device, or its name, is the simulated one."""
         return isinstance(device, str | torch.device) and torch.device(device).type == DEVICE.type
 
     with simulate_device() as device:
 
         def move_network(net: Any, *args: Any, **kwargs: Any) -> Any:
-            """Move a network as `Module.to` does, to the simulated device if that is named."""
             net = original_to(net, *(x for x in args if not is_simulated(x)), **kwargs)
             return device.put(net) if any(map(is_simulated, args)) else net
 

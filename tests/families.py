@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity_decoders.distribution import TokenSampling
-from parity_decoders.engine import Network, Sampled
+from parity_decoders.engine import Network
 from parity_decoders.families.emu3p5 import load_emu3p5
-from parity_decoders.noise import counted_noise
 from torch import Tensor
 
-from parity.decode.discrete import Decoded, record
 from parity.models.discrete.load import Loaded, load, load_encoder
 from parity.stand_ins import write
 
@@ -60,7 +57,6 @@ class FamilyPair:
 
     @property
     def language(self) -> Any:
-        """transformers' causal network, from embeddings to hidden states."""
         name = {"emu3": "text_model", "janus": "language_model"}.get(self.layout)
         return getattr(self.theirs.model, name) if name else self.theirs.model
 
@@ -70,7 +66,6 @@ class FamilyPair:
 
     @property
     def codes(self) -> int:
-        """How many codes the image tokenizer has."""
         return self.nets["vq"].size["vocab"]
 
     @property
@@ -79,13 +74,11 @@ class FamilyPair:
         return self.nets["net"].output.ids
 
     def embed_tokens(self, tokens: Tensor) -> Any:
-        """Embed our image tokens by transformers' network."""
         if self.layout == "janus":
             return self.theirs.prepare_embeddings_for_image_generation(tokens)
         return self.language.get_input_embeddings()(self.ids[tokens])
 
     def compute_head_logits(self, hidden: Tensor) -> Tensor:
-        """Compute transformers' logits [..., C] of the codes from hidden states."""
         if self.layout == "janus":
             return self.theirs.model.generation_head(hidden)
         return self.theirs.lm_head(hidden)[..., self.ids[: self.codes]]
@@ -128,11 +121,3 @@ def load_pair(layout: str, folder: Path, **changed: Any) -> FamilyPair:
     longest = 2 + int(inputs["valid"].sum(1).max())  # most of the padding is cut, as a thousand places cost time
     short = {k: v[:, -longest:] for k, v in inputs.items()}
     return FamilyPair(layout, loaded, theirs, short)
-
-
-def decode_rows(model: Network, decoder: Any, rows: Any, sampling: TokenSampling, **options: Any) -> Decoded:
-    """Decode rows with a method; each row has the noise of its number in `rows`."""
-    start = torch.zeros(len(rows), dtype=torch.int64)
-    probs = Sampled(model, sampling)
-    noise = counted_noise(1, rows, dtype=torch.float64)
-    return record(probs, start, decoder(probs, start, noise=noise, **options))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
-import pytest
 import torch
 from annotated_types import Interval
 from parity_decoders.distribution import TokenSampling
@@ -70,27 +69,6 @@ def generate_variants(kind: str) -> Iterator[Variant]:
         for name, field in options.make_option_schema(kind, method).model_fields.items():
             for value in (v for v in list_values(field) if v != base[name]):
                 yield Variant(method, base | {name: value}, f"{method} {name}={value}")
-
-
-def parametrize_rules(rules: dict[Any, tuple[str, list[Variant]]]) -> Any:
-    """Parametrize a test by `rule` and `variants`: every rule of `rules`, whose values end in a list of the variants
-    that it holds for, with those of one method."""
-    parameters = [
-        pytest.param(rule, [v for v in variants if v.method == method], id=f"{rule.__name__}: {method}")
-        for rule, (_, variants) in rules.items()
-        for method in dict.fromkeys(v.method for v in variants)
-    ]
-    return pytest.mark.parametrize(("rule", "variants"), parameters)
-
-
-def check_rule(kind: str, rule: Any, variants: list[Variant]) -> None:
-    """Check a rule on variants of one method; an error is noted with the variant's name."""
-    for variant in variants:
-        try:
-            rule(import_decoder(kind, variant.method), variant)
-        except Exception as error:
-            error.add_note(variant.name)
-            raise
 
 
 def get_smallest_options(kind: str, method: str) -> dict[str, Any]:

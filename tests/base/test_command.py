@@ -105,15 +105,6 @@ def test_every_method_but_plain_decoding_has_a_row(tmp_path):
     assert not row[" ar "]
 
 
-def test_a_baseline_that_is_not_plain_decoding_is_named_below(tmp_path):
-    (tmp_path / "summary.csv").write_text(HEAD + ROWS)
-    assert "in place of" not in table(tmp_path / "summary.csv")
-    named = [f"{line},mar iterations=64\n" for line in (HEAD + ROWS).splitlines()]
-    (tmp_path / "summary.csv").write_text(named[0].replace("mar iterations=64", "baseline") + named[-1])
-    last = table(tmp_path / "summary.csv").splitlines()[-1]
-    assert last == "vectors: times fewer than mar iterations=64, in place of plain decoding"
-
-
 def test_no_summary_is_one_line(tmp_path):
     with pytest.raises(ParityError, match=r"summary.csv: cannot be read"):
         table(tmp_path / "summary.csv")

@@ -42,16 +42,6 @@ def test_each_job_claims_another_device(tmp_path, monkeypatch, capsys):
         file.close()
 
 
-def test_a_process_keeps_the_device_that_it_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "HELD", {})
-    monkeypatch.setattr(devices, "check", lambda device, dtype: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(devices.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert [devices.take_device("cuda") for _ in range(2)] == ["cuda:0", "cuda:0"]
-    for lock in devices.HELD.values():
-        lock.close()
-
-
 def test_a_number_of_devices_is_resolved_where_the_job_runs(monkeypatch, capsys):
     """A plan made on a login node gives a number; the compute node knows whether it has a GPU."""
     monkeypatch.setattr(machine, "gpu", lambda: 0)
@@ -66,7 +56,6 @@ def test_items_that_do_not_fit_run_in_smaller_batches(capsys):
     sizes = []
 
     def double(items):
-        """Return twice each item; three are too many."""
         sizes.append(len(items))
         if len(items) > 2:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")

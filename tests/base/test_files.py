@@ -1,11 +1,9 @@
 """Files are written whole, and damaged ones are refused when read."""
 
 import contextlib
-import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -71,31 +69,6 @@ def test_a_write_that_stops_in_the_middle_names_the_file_and_leaves_the_old(tmp_
     assert (tmp_path / name).read_bytes() == b"old"
     WRITERS[name](tmp_path / name)
     assert (tmp_path / name).stat().st_size > 4000
-
-
-def test_a_killed_writer_never_leaves_half_a_file(tmp_path):
-    """A process that rewrites one file without pause is killed at random moments."""
-    code = f"""
-import sys
-sys.path.insert(0, {json.dumps(os.path.dirname(os.path.dirname(os.path.dirname(files.__file__))))})
-from pathlib import Path
-from parity.base import files
-files.publish(Path({json.dumps(str(tmp_path / "f"))}), b"a" * 300_000)
-print("go", flush=True)
-while True:
-    for c in (b"a", b"b"):
-        files.publish(Path({json.dumps(str(tmp_path / "f"))}), c * 300_000)
-"""
-    rng = np.random.default_rng(0)
-    for _ in range(8):
-        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as writer:
-            writer.stdout.readline()
-            try:
-                writer.wait(timeout=rng.uniform(0.001, 0.05))
-            except subprocess.TimeoutExpired:
-                writer.kill()
-        data = (tmp_path / "f").read_bytes()
-        assert data in (b"a" * 300_000, b"b" * 300_000)
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -81,23 +81,6 @@ def test_an_error_is_a_traceback_and_a_death_is_the_same_death(probe):
     assert run.returncode == -signal.SIGKILL
 
 
-def test_an_error_before_the_command_ends_its_copy_alone(server, probe, tmp_path):
-    """The folder of one that asks is gone; the next one that asks is served once, by the server."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    script = (
-        "import os, sys; import parity.base.fork_server as f; os.rmdir(os.getcwd()); os.getcwd = lambda: sys.argv[1]"
-    )
-    script += "; sys.exit(f.ask('probe', ['0']))"
-    environment = os.environ | {NAME: server[1]}
-    assert (
-        subprocess.run([sys.executable, "-c", script, str(gone)], cwd=gone, env=environment, timeout=60).returncode == 1
-    )
-    with probe("3") as run:
-        run.communicate()
-    assert run.returncode == 3
-
-
 @pytest.mark.parametrize("name", ["", "PYTHON:/nowhere", "/another/python:ADDRESS"])
 def test_without_a_server_for_this_python_there_is_no_answer(probe, server, name):
     address = server[1].rpartition(":")[2]

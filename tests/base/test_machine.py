@@ -1,7 +1,5 @@
 """What the workflow asks of the machine: whether Snakemake's record of what results were made from was lost."""
 
-import os
-
 import pytest
 
 from parity.base.errors import ParityError
@@ -38,18 +36,6 @@ def test_results_without_a_record_are_noted(tmp_path, results, record, is_lost):
     note = tmp_path / "results/made-anew.txt"
     line = note_lost_record(tmp_path / "results", tmp_path / "metadata", note)
     assert ("made anew, because" in line, note.exists()) == (is_lost, is_lost)
-
-
-def test_a_record_lost_twice_is_noted_twice(tmp_path):
-    """The note becomes newer than what was made since."""
-    write(tmp_path / "results/tiny/report.html")
-    arguments = tmp_path / "results", tmp_path / "metadata", tmp_path / "results/made-anew.txt"
-    assert note_lost_record(*arguments)
-    os.utime(arguments[2], (0, 0))
-    assert note_lost_record(*arguments)
-    assert arguments[2].stat().st_mtime > 0
-    write(tmp_path / "metadata/x")
-    assert not note_lost_record(*arguments)
 
 
 def test_a_note_that_cannot_be_written_is_one_line(tmp_path):

@@ -6,42 +6,7 @@ import numpy as np
 import pytest
 import torch
 from parity_certify.seeding import derive_row_key
-from parity_decoders.noise import Noise, _make_uniform, counted_noise
-from scipy import stats
-
-from parity.base.row_noise import batch_noise
-
-
-def test_noise_of_a_row_does_not_depend_on_its_batch():
-    index = torch.tensor([[3, 9], [4, 1], [0, 0]])
-    batched = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 7)
-    single = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
-    assert torch.equal(batched, torch.cat(single))
-    prefix = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3)
-    assert torch.equal(batched[..., :3], prefix)  # a shorter draw has the first numbers of a longer one
-
-
-def test_noise_streams_differ():
-    zero = torch.zeros(1, 1, dtype=torch.int64)
-    draws = [
-        batch_noise(s, [p]).uniform(use, i + zero).item()
-        for s in (0, 1)
-        for p in "ab"
-        for use in ("sample", "accept", "draft")
-        for i in range(4)
-    ]
-    assert len(set(draws)) == len(draws)
-
-
-def test_noise_is_uniform_and_uncorrelated():
-    """KS over the keys; lag correlations over index, key and vocabulary below 4 standard errors."""
-    n = 200_000
-    u = counted_noise(0, range(n)).uniform("accept", torch.zeros(1, 1, dtype=torch.int64))[:, 0].numpy()
-    assert stats.kstest(u, "uniform").pvalue > 1e-4
-    table = counted_noise(0, range(2000)).exponential("sample", torch.arange(25)[None], 20).neg().exp().numpy()
-    for axis in range(3):
-        a, b = np.take(table, range(1, table.shape[axis]), axis), np.take(table, range(table.shape[axis] - 1), axis)
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / a.size**0.5
+from parity_decoders.noise import Noise, _make_uniform
 
 
 def mix_word(key: int, use: int, index: int, counter: int) -> int:

@@ -82,7 +82,6 @@ def test_fresh_noise_is_rarely_called_a_change():
     rng = np.random.default_rng(1)
 
     def draw(prompts):
-        """Make a cell whose records are drawn anew, of prompts whose ids begin with `prompts`."""
         row, frame = make_cell()
         return row, frame.assign(id=prompts + frame["id"], nfe=rng.normal(90, 4, N), clip=rng.normal(0.7, 0.03, N))
 

@@ -37,7 +37,6 @@ class Job:
     folder: Path
 
     def replace_spec(self, **changes: Any) -> "Job":
-        """Return the same job with some of its specification replaced."""
         return replace(self, spec=self.spec | changes)
 
     def make_arguments(
@@ -93,7 +92,6 @@ def run_decode(run_main):
     """A function that runs the command `decode` on a job and returns the shard that it wrote."""
 
     def run_command(job: Job, **flags: Any) -> Shard:
-        """Write the job's files and run the command on them; `flags` are arguments of `make_arguments`."""
         command_line = job.make_arguments(**flags)
         run_main(main, *command_line)
         return read_shard(Path(command_line[-1]))

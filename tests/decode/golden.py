@@ -163,7 +163,6 @@ class Golden:
     """The cases of one family."""
 
     def __init__(self, family: str, folder: Path):
-        """Make the family's models; what is written for them is in `folder`."""
         self.family, self.kind, self.manifest = family, find_kind(family), make_manifest(family, folder)
         self.loaded: dict[str, Any] = {}  # by the speculator that is loaded with the target
 
@@ -204,7 +203,6 @@ class Golden:
         return [digest, *(int(shard.columns[name].sum()) for name in COUNTS[self.kind])]
 
     def generate(self) -> Iterator[tuple[str, Case]]:
-        """Yield all cases of the family by name."""
         for method in self.list_methods():
             yield f"{self.family} {method}", self.compute(method)
         for method in REFILLED.get(self.family, ()):

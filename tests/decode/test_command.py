@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -90,21 +89,6 @@ def test_a_job_decodes_only_shards_that_the_store_lacks(job, run_decode, capsys)
     assert is_same(run_decode(job, shards=2, code="1", checkpoint=NOWHERE).tokens, one_shard.tokens, job.kind)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
-def test_a_killed_job_leaves_nothing_and_can_be_repeated(job, run_decode):
-    """Killed by SIGKILL after the first of three batches."""
-    command = [sys.executable, "-m", "parity.decode", *job.make_arguments(batch=1)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        line = process.stderr.readline()
-        process.kill()
-    assert line.endswith("1 of 3\n")
-    assert not job.store.exists()
-    assert not (job.folder / "0-of-1.npz").exists()
-    repeated = run_decode(job, batch=1)
-    assert np.array_equal(repeated.tokens, run_decode(job, code="1").tokens)
-
-
 def lengthen(job, count):
     """Make the job of this many rows: images numbered on, or the job's texts in turn under ids of their own."""
     if job.rows is None:
@@ -170,27 +154,3 @@ def test_a_job_killed_in_its_middle_loses_the_shard_in_flight_alone(job, run_dec
     unkilled = run_decode(job, batch=1, shards=n, code="1")
     assert np.array_equal(resumed.ids, unkilled.ids)
     assert np.array_equal(resumed.tokens, unkilled.tokens)
-
-
-@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
-def test_two_jobs_of_one_shard_decode_it_once(job, run_decode, monkeypatch):
-    """The second waits and finds it, as after a killed Snakemake whose job still runs."""
-    import parity.decode.__main__ as command
-
-    first = run_decode(job)
-    waited = []
-    (file,) = job.store.iterdir()
-    content = file.read_bytes()
-    file.unlink()
-
-    @contextmanager
-    def lock_shard(shard):
-        """As the lock of a shard that waits until the other job has written it: note the shard and write it."""
-        waited.append(shard)
-        shard.write_bytes(content)  # as if the other job had ended
-        yield
-
-    monkeypatch.setattr(command, "lock_shard", lock_shard)
-    monkeypatch.setattr(command.loop, "decode", lambda *_: pytest.fail("decoded twice"))
-    assert np.array_equal(run_decode(job).tokens, first.tokens)
-    assert waited == [file]

@@ -7,11 +7,9 @@ from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
 
 from parity.base.errors import ParityError
-from parity.decode import discrete
-from parity.decode.clock import Clock
 from parity.decode.loop import decode
 from parity.experiment.options import options
-from parity.models.discrete.tabular import TabularDrafter, TabularModel
+from parity.models.discrete.tabular import TabularModel
 from tests.tables import make_table
 
 L = 7
@@ -37,7 +35,6 @@ class Loaded:
         self.drafts = drafts
 
     def model(self, rows, sampling, queue=None):
-        """Make a counting model of this many rows, whatever the sampling."""
         networks = [Counting(make_table(3, L), L, len(rows["ids"]), width=L) for _ in range(1 + self.drafts)]
         self.models += networks
         return Sampled(networks[0], TokenSampling(), dict(zip(("draft",), networks[1:], strict=False)), queue)
@@ -87,33 +84,3 @@ def test_calls_of_a_speculator_are_counted_separately():
     assert (shard.draft_calls == draft.passes).all()
     assert shard.passes[0] < shard.draft_calls[0] < shard.draft_tokens[0]
     assert (decode("discrete", Loaded(), make_spec(window=3), ROWS, 7).draft_calls == 0).all()
-
-
-def test_timed_networks_stand_in_for_a_models_own():
-    """A call that a network makes of another is a part of its own call, and no network changes."""
-    model, draft = (TabularModel(make_table(3, L), L, 2, width=L) for _ in range(2))
-    drafter = TabularDrafter(draft)
-    networks = (model, draft, drafter)
-    clock = Clock(torch.device("cpu"))
-    speculators = {"draft": draft, "drafter": drafter}
-    timed = discrete.time_networks(Sampled(model, TokenSampling(temperature=2.0), speculators), clock)
-    assert not any(name in vars(network) for network in networks for name in ("logits", "tree"))
-    tokens, positions = torch.zeros(2, 3, dtype=torch.int64), torch.arange(-1, 2).expand(2, -1)
-    probs = timed.logits(tokens, positions)
-    timed.drafter.logits(tokens[:, 1:], positions[:, 1:], positions[:, 1:] - 1)
-    timed.draft.logits(tokens[:, 2:], positions[:, 2:])
-    assert [(call.network, call.tokens) for call in clock.list_calls()] == [("target", 3), ("drafter", 2), ("draft", 1)]
-    assert torch.equal(probs, model.logits(tokens, positions) / 2)
-
-
-def test_batches_with_unequal_passes_join_into_one_shard():
-    """`kept` has as many columns as the longest batch has passes; a shorter one is padded with zeros."""
-    shards = [decode("discrete", Loaded(), make_spec(window=3), ROWS, batch) for batch in (1, 2, 7)]
-    for s in shards:
-        assert s.kept.shape == (7, s.nfe.max())
-        assert (s.kept.sum(1) == L).all()
-        assert np.array_equal((s.kept > 0).sum(1), s.nfe)
-        assert (s.passes >= s.nfe).all()
-        assert np.array_equal(s.tokens, shards[0].tokens)
-        assert np.array_equal(s.kept, shards[0].kept)
-    assert len(set(shards[0].passes)) > 1

@@ -13,7 +13,6 @@ from parity.decode.shard_io import read_shard
 from parity.equality.layers import CellFiles, run_layer
 from parity.experiment import checks
 from parity.experiment.cells import cells, find_reference, group_cells, variant
-from parity.experiment.made import MadeSpec
 from parity.experiment.options import options
 from parity.metrics import passes, speed
 from parity.models import fetch
@@ -45,14 +44,12 @@ class Workplace:
         return shared | {"method": method, "options": options("discrete", method, chosen)}
 
     def decode_anew(self, method, seed, temperature=1.0):
-        """Decode all prompts by a method; return its shard."""
         spec = self.make_spec(method, {"window": 8} if method == "sjd" else {}, seed)
         spec |= {"sampling": SAMPLING | {"temperature": temperature}}
         loaded = loop.load("discrete", self.manifest, spec)
         return loop.decode("discrete", loaded, spec, self.inputs, batch=6)
 
     def write_tokens(self, shard, *columns, name="tokens.npz", **changes):
-        """Write a file of tokens of a shard, with prompts and these further columns."""
         given = {"tokens": shard.tokens, "prompts": shard.captions, **{c: shard.columns[c] for c in columns}}
         named = {"nfe": "passes"}
         given = {named.get(c, c): values for c, values in (given | changes).items() if values is not None}
@@ -300,9 +297,3 @@ def test_seconds_and_passes_are_as_reported_and_no_others(workplace, run_main):
     assert speed.measure(bare)["reported_seconds"].why == "no seconds were reported"
     assert passes.measure(bare)["nfe"].why == "not reported"
     assert passes.measure(bare)["tokens"] == SIDE**2
-
-
-def test_the_keys_are_those_of_the_page():
-    assert {"name", "tokens", "again", "seconds", "plain_seconds", "command", "by", "device", "claim"} == set(
-        MadeSpec.model_fields
-    )

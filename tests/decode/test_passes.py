@@ -3,10 +3,9 @@ compiles as one graph. A tape stands for a CUDA graph, which a CPU does not have
 
 import pytest
 import torch
-from parity_decoders import verification
+from parity_decoders import captured, verification
 from parity_decoders.discrete import mtj
 from parity_decoders.noise import counted_noise
-from parity_decoders.passes import Passes
 from parity_decoders.protocols.discrete import TreePass, find_ancestors
 from parity_decoders.window import ProbsByPosition
 
@@ -27,7 +26,7 @@ class HashedModel:
     """A token model whose passes make the same calls whatever the tokens are: the sum of all tokens before, each
     weighted by its position, names a distribution."""
 
-    vocab, length, width = V, L, WIDTH
+    vocab, length, width, prefix = V, L, WIDTH, 0
     codebook = raw_codebook = embeddings = torch.arange(V, dtype=torch.float64)[:, None] / V
 
     def __init__(self, rows, static, is_draft=False):
@@ -135,6 +134,20 @@ def test_the_calls_of_a_pass_decode_whole_images(as_on_a_gpu, method, changed):
         assert torch.equal(getattr(repeated, name), getattr(expected, name)), name
 
 
+def test_what_cannot_be_captured_runs_as_it_is_and_the_log_says_why(as_on_a_gpu, capsys):
+    def refuse(run, beside):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    for steps in (iter(()), start("sjd", {}, 3, static=False)[2]):
+        assert captured.capture("a method", steps) is steps
+        assert "a method" in capsys.readouterr().err
+    model, begun, passes = start("sjd", {}, 3)
+    assert torch.equal(
+        record(model, begun, captured.run_captured(passes, refuse)).step, record(*start("sjd", {}, 3)).step
+    )
+    assert "not permitted" in capsys.readouterr().err
+
+
 def replace_values(self, positions, probs):
     """Write distributions to a copy, which takes the place of the buffer: a fault."""
     self.values = self.values.clone()
@@ -166,11 +179,6 @@ def test_passes_of_rows_that_are_done_change_nothing(as_on_a_gpu, method):
     assert late.passes > expected.passes
     for name in SAME:
         assert torch.equal(getattr(late, name), getattr(expected, name)), name
-
-
-def test_only_these_decoders_are_generators():
-    for method in options.methods("discrete"):
-        assert isinstance(start(method, {}, 1)[2], Passes) == (method not in GENERATORS), method
 
 
 @pytest.mark.parametrize("method", ["sjd", *(pytest.param(m, marks=pytest.mark.long) for m in METHODS if m != "sjd")])

@@ -23,7 +23,6 @@ from parity.models import add, fetch
 from parity.models.discrete.load import load, load_encoder
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
-from tests.decode.test_captured import fix_shapes
 from tests.tables import generate_variants, import_decoder, make_table
 
 N, AT_ONCE, L = 40, 6, 7
@@ -131,6 +130,24 @@ def test_a_longer_prompt_replaces_a_shorter_one(method, words):
     loaded, rows = words
     spec = make_spec(method) | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
     assert_same_columns(*(loop.decode("discrete", loaded, spec, rows, 3, refill=refill) for refill in (False, True)))
+
+
+def fix_shapes(loaded, monkeypatch):
+    """Let loaded networks decode with shapes fixed as on a GPU."""
+    draw = loop.batch_noise
+
+    def make_model(rows, sampling, queue=None):
+        model = type(loaded).model(loaded, rows, sampling, queue)
+        model.static = model.network.cache.static = True
+        return model
+
+    def make_noise(*given):
+        noise = draw(*given)
+        noise.array = False
+        return noise
+
+    monkeypatch.setattr(loaded, "model", make_model)
+    monkeypatch.setattr(loop, "batch_noise", make_noise)
 
 
 @pytest.mark.parametrize("is_noticed", [True, False])

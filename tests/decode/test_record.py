@@ -1,6 +1,5 @@
 """What `record` writes, counts and refuses; shards are read back whole or refused as damaged."""
 
-import os
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +48,6 @@ def test_a_long_queue_takes_more_passes_than_two_bytes_count():
     model = SimpleNamespace(vocab=5, length=length, forced=torch.full((length,), -1), queue=queue)
 
     def decode():
-        """Yield the passes of all rows."""
         for number in range(rows * length):
             queue.of = T([number // length])
             yield Step(T([[1]]), T([1]), T([number % length]))
@@ -259,22 +257,3 @@ def test_a_stored_name_depends_on_all_inputs():
     assert len(set(names)) == len(names)
     reordered = {k: ROWS[k] for k in reversed(ROWS)}
     assert shard_io.shard_file(Path("store"), "discrete", dict(reversed(SPEC.items())), "0", reordered) == names[0]
-
-
-@pytest.mark.parametrize("hard", [True, False])
-def test_a_stored_file_is_linked_whole(tmp_path, monkeypatch, hard):
-    """By a hard link, or by a copy where the file system has none; it replaces an old file and leaves no litter."""
-    (tmp_path / "stored").write_bytes(b"new")
-    out = tmp_path / "cell/0.npz"
-    out.parent.mkdir()
-    out.write_bytes(b"old")
-    if not hard:
-
-        def refuse(*_):
-            raise OSError(95, "Operation not supported")
-
-        monkeypatch.setattr(os, "link", refuse)
-    shard_io.link(tmp_path / "stored", out)
-    assert out.read_bytes() == b"new"
-    assert [p.name for p in out.parent.iterdir()] == ["0.npz"]
-    assert out.samefile(tmp_path / "stored") == hard

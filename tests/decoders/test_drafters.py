@@ -27,35 +27,6 @@ def draw_tree(model, rows, total, depth, top_k, shift=0.0):
     return grow_dynamic_tree(model.drafter, probs + shift, root[:, 0] - 1, total, depth, top_k)
 
 
-def list_path(parents, node):
-    """List the nodes from the root to `node`, both included; `parents` has -1 for the root."""
-    path = []
-    while node >= 0:
-        path.insert(0, node)
-        node = parents[node]
-    return path
-
-
-def test_the_dynamic_tree_holds_the_likeliest_nodes():
-    """EAGLE-2: it holds every node's ancestors, scores are log-probabilities of paths, siblings differ."""
-    B = 8
-    model = TabularModel(make_table(5, 5), 5, B)
-    trees = {total: draw_tree(model, B, total, 3, 4) for total in (4, 11)}
-    for b in range(B):
-        tokens, parents, depths, scores = (x[b].tolist() for x in trees[11])
-        assert len(set(zip(tokens, parents, strict=True))) == 11
-        for node in range(11):
-            path = list_path(parents, node)
-            assert path == sorted(path)
-            assert depths[node] == len(path)
-            drawn = [tokens[n] for n in path]
-            prefix = torch.tensor([[0, *drawn[:-1]]])
-            probs = TabularModel(make_table(5, 5), 5, 1).draft.logits(prefix, torch.arange(-1, len(drawn) - 1)[None])
-            expected = probs.log_softmax(-1)[0].gather(1, torch.tensor(drawn)[:, None]).sum().item()
-            assert scores[node] == pytest.approx(expected)
-        assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(sorted(scores, reverse=True)[:4])
-
-
 def test_similarity_compares_candidate_sequences():
     """VVS, eq. 2: it is 1 if all codes are equal and less if they differ."""
     codes = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -141,26 +112,11 @@ PLAIN = decode_tokens("ar")
 
 
 @pytest.mark.parametrize("init", INITS)
-def test_a_window_of_one_is_plain_decoding(init):
-    decoded = decode_table("sjd", LOGITS, 6, 500, window=1, init=init)
-    assert (decoded.nfe == 6).all()
-    assert init != "random" or torch.equal(decoded.tokens, PLAIN)
-
-
-@pytest.mark.parametrize("init", INITS)
 def test_groups_of_one_are_single_tokens(init):
     base = decode_tokens("sjd", window=3, init=init)
     for resample in ("token", "group"):
         assert torch.equal(base, decode_tokens("gsd", window=3, init=init, group=1, resample=resample))
     assert not torch.equal(base, decode_tokens("gsd", window=3, init=init, group=3, delta=1.0, distance=9.0))
-
-
-def test_coupled_windows_of_random_drafts_are_jacobi_windows():
-    jacobi = decode_table("jacobi", LOGITS, 6, 500, window=3, coupling="shared")
-    coupled = decode_table("sjd_coupled", LOGITS, 6, 500, window=3, init="random")
-    assert torch.equal(jacobi.tokens, coupled.tokens)
-    assert torch.equal(jacobi.nfe, coupled.nfe)
-    assert torch.equal(PLAIN, decode_tokens("sjd_coupled", window=1, coupling="maximal", init="random"))
 
 
 @pytest.mark.parametrize(("init", "warm"), [("random", False), ("sample_above", True), ("repeat_left", True)])
@@ -178,13 +134,6 @@ def test_the_target_as_speculator_ends_in_one_pass(method):
     assert torch.equal(PLAIN, perfect.tokens)
     assert torch.equal(PLAIN, imperfect.tokens)
     assert perfect.nfe.max() == 1 < imperfect.nfe.max()
-
-
-@pytest.mark.parametrize("tree", TREES)
-def test_trees_without_relaxation_are_plain_decoding(tree):
-    assert torch.equal(PLAIN, decode_tokens("eagle", **tree))
-    assert torch.equal(PLAIN, decode_tokens("lantern", delta=0.0, **tree))
-    assert torch.equal(PLAIN, decode_tokens("eagle", rank="race", **tree))
 
 
 @pytest.mark.parametrize("tree", TREES)

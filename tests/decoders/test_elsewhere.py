@@ -1,7 +1,7 @@
 """Every decoder on a simulated device (`tests.elsewhere`) draws the tokens of the CPU, with one read a pass."""
 
+import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from parity.experiment import options
 from parity.models.anysubset.causal import Causal
 from parity.models.anysubset.causal import build as gpt2
 from parity.models.anysubset.xlnet import CachedXLNet
+from parity.models.anysubset.xlnet import build as xlnet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, embed_conditions, make_canvas, make_speculator
@@ -28,11 +29,19 @@ ROWS = 3
 SETUP = 2  # a decoder may read the host so often before its first pass, for the forced tokens
 RECORD = {"discrete": discrete.record, "anysubset": anysubset.record, "continuous": continuous.record}
 LLAMAGEN = LlamaGenConfig(vocab=16, dim=16, layers=2, heads=2, grid=3, prefix=3, caption_dim=4, multiple_of=16)
-MAR = mar.MARConfig(
-    classes=6, grid=3, dim=2, width=16, encoder=1, decoder=1, heads=2, buffer=2, head_width=16, head_depth=1
-)
-XAR = xar.XARConfig(classes=6, grid=4, cell=2, dim=2, width=16, encoder=1, decoder=1, heads=2)
-GMM = gmm.GMMConfig(classes=6, grid=2, dim=2, width=16, blocks=1, heads=2, components=2)
+SHARED = {"classes": 6, "dim": 2, "width": 16, "heads": 2}
+FAMILIES = {  # of vectors: module, network, its sampling and the deviation of its weights
+    "mar": (
+        mar, mar.MARNet(mar.MARConfig(**SHARED, grid=3, encoder=1, decoder=1, buffer=2, head_width=16, head_depth=1)),
+        # a linear guidance differs in scale on a CPU if the last positions of all rows coincide
+        HeadSampling(3, guidance=2.0, guidance_schedule="constant"), 0.1,
+    ),
+    "xar": (
+        xar, xar.XARNet(xar.XARConfig(**SHARED, grid=4, cell=2, encoder=1, decoder=1)),
+        HeadSampling(3, guidance=2.0), 0.1,
+    ),
+    "gmm": (gmm, gmm.GMMNet(gmm.GMMConfig(**SHARED, grid=2, blocks=1, components=2)), HeadSampling(), 0.3),
+}  # fmt: skip
 
 
 def randomize(net: Any, seed: int = 0, spread: float = 0.3) -> Any:
@@ -46,36 +55,24 @@ def randomize(net: Any, seed: int = 0, spread: float = 0.3) -> Any:
 Put = Callable[[Any], Any]  # a function that moves tensors to a device, or leaves them
 
 
-@dataclass
 class Nets:
-    """Small random networks of every kind."""
+    """Small random networks of every kind, in float64."""
 
-    def __post_init__(self) -> None:
-        """Make the networks of every family, random and in float64."""
-        self.net, self.small = randomize(Transformer(LLAMAGEN)), randomize(Transformer(LLAMAGEN), 1)
-        self.drafter, self.heads = (
-            randomize(make_speculator("drafter", LLAMAGEN), 2),
-            randomize(make_speculator("heads", LLAMAGEN), 3),
-        )
-        self.families = {
-            "mar": [randomize(mar.MARNet(MAR), s, 0.1) for s in (0, 1)],
-            "xar": [randomize(xar.XARNet(XAR), s, 0.1) for s in (0, 1)],
-            "gmm": [randomize(gmm.GMMNet(GMM), s) for s in (0, 1)],
-        }
+    def __init__(self) -> None:
+        self.net, self.small = (randomize(Transformer(LLAMAGEN), seed) for seed in (0, 1))
+        self.drafter = randomize(make_speculator("drafter", LLAMAGEN), 2)
+        self.heads = randomize(make_speculator("heads", LLAMAGEN), 3)
         sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
         self.gpt2 = randomize(gpt2({"vocab_size": 9, **sizes}))
-        self.xlnet = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32, "vocab_size": 9}
+        self.families = {
+            name: [randomize(copy.deepcopy(net), seed, spread) for seed in (0, 1)]
+            for name, (_, net, _, spread) in FAMILIES.items()
+        }
 
     def list_networks(self) -> list[Any]:
         """List all networks but XLNet, which is built when it is asked for."""
-        return [
-            self.net,
-            self.small,
-            self.drafter,
-            self.heads,
-            self.gpt2,
-            *(n for two in self.families.values() for n in two),
-        ]
+        of_vectors = [net for two in self.families.values() for net in two]
+        return [self.net, self.small, self.drafter, self.heads, self.gpt2, *of_vectors]
 
     def make_llamagen(self, put: Put) -> Sampled:
         """Make a guided image model of ROWS captions, with all speculators; `put` moves its inputs."""
@@ -90,25 +87,14 @@ class Nets:
         return Sampled(model, TokenSampling(guidance=1.8, top_k=12), speculators)
 
     def make_xlnet(self, put: Put) -> CachedXLNet:
-        """Make an any-subset model with random weights, which `put` moves."""
-        from parity.models.anysubset.xlnet import build
-
-        weights = randomize(build(self.xlnet), 3).state_dict()
-        return CachedXLNet(put(dict(weights)), self.xlnet, 8)
+        sizes = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32, "vocab_size": 9}
+        return CachedXLNet(put(dict(randomize(xlnet(sizes), 3).state_dict())), sizes, 8)
 
     def make_pair(self, family: str, put: Put) -> Pair:
         """Make target and draft model of vectors of a family, for ROWS labels, which `put` moves."""
-        module = {"mar": mar, "xar": xar, "gmm": gmm}[family]
+        module, _, sampling, _ = FAMILIES[family]
         labels = put(torch.arange(ROWS))
-        return Pair(*(module.Model(net, labels, SAMPLING[family]) for net in self.families[family]))
-
-
-# The guidance of mar is constant: a linear one differs in scale on a CPU if the last positions of all rows coincide.
-SAMPLING = {
-    "mar": HeadSampling(3, guidance=2.0, guidance_schedule="constant"),
-    "xar": HeadSampling(3, guidance=2.0),
-    "gmm": HeadSampling(),
-}
+        return Pair(*(module.Model(net, labels, sampling) for net in self.families[family]))
 
 
 def start_decoding(family: str, nets: Nets, put: Put, kind: str, method: str) -> tuple[Any, Any, Noise]:

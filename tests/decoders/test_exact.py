@@ -4,7 +4,7 @@ import pytest
 import torch
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.verification import finish, residual, sample_token
+from parity_decoders.verification import residual, sample_token
 from parity_decoders.window import Window
 
 from parity.experiment import options
@@ -109,13 +109,6 @@ def test_a_lossy_decoder_is_rejected(method, method_options):
     assert compute_method_p_value(method, **method_options) < 1e-6
 
 
-def verify_without_residual(p, q, draft, point, u, exponential, tolerance):
-    """Verify drafts as SJD does, but draw a correction from p instead of the residual: a fault."""
-    draft_p, draft_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
-    accepted = torch.where(point, False, u * draft_q < draft_p)
-    return finish(p, torch.zeros_like(q), draft, point, accepted, sample_token(p, exponential), exponential)
-
-
 def test_random_drafts_that_are_not_uniform_are_noticed(monkeypatch):
     """Must fail: drafts of some of the tokens alone, verified as if they had been drawn from all."""
     draw = Window.draw_uniforms
@@ -153,7 +146,6 @@ def verify_runs_as_blocks(p, q, draft, bonus, u):
 @pytest.mark.parametrize(
     ("method", "fault", "method_options"),
     [
-        ("sjd", {"verify": verify_without_residual}, {"window": 3}),
         ("sjd_pac", {"verify_siblings": verify_siblings_as_first}, {"window": 4, "init": "sample_above"}),
         ("spec", {"VERIFY": {"block": verify_runs_as_blocks}}, {"gamma": 3, "verify": "block"}),
         (

@@ -3,16 +3,12 @@
 import pytest
 import torch
 from parity_decoders.discrete.gsd import find_groups
-from parity_decoders.discrete.sjd import sjd
-from parity_decoders.discrete.sjd_coupled import sjd_coupled
-from parity_decoders.discrete.sjd_pac import make_layout, sjd_pac
+from parity_decoders.discrete.sjd_pac import make_layout
 from parity_decoders.errors import DecodingError
 from parity_decoders.noise import counted_noise
 from parity_decoders.verification import sample_token
 from parity_decoders.window import Window
 
-from parity.equality.targets.discrete import long_targets
-from parity.equality.targets.long import make_reuse_row
 from parity.models.discrete.tabular import TabularModel, count_prefixes
 from tests.tables import decode_table, make_table
 
@@ -107,47 +103,6 @@ def test_groups_equal_those_of_the_papers_loop(G, border, odd):
             expected = {c for c in likely if (vectors[c] - vectors[x]).norm() <= d}
             assert set(members[b, w][counts[b, w]].tolist()) == expected
             assert int(counts[b, w].sum()) == len(expected)
-
-
-def test_a_printed_group_of_odd_size_has_a_token_less():
-    p, draft, _ = draw_groups(5)
-    full, printed = (find_groups(p, draft, 5, 1.0, 1.0, None, "clip", odd)[1].sum(-1) for odd in ("full", "printed"))
-    assert (printed <= full).all()
-    assert (printed < full).any()
-
-
-WINDOW = 24
-SETTINGS = [
-    (sjd, {"window": WINDOW}),
-    (sjd, {"window": WINDOW, "init": "sample_above"}),
-    (sjd, {"window": WINDOW, "init": "sample_left", "refine": False}),
-    (sjd, {"window": WINDOW, "random": "uniform"}),
-    (sjd_pac, {"window": WINDOW, "init": "sample_above", "warm": True}),
-    (sjd_coupled, {"window": WINDOW, "coupling": "maximal"}),
-]
-
-
-def find_reused_numbers(decoder, options):
-    """Find random numbers that a decoder reads twice; return the result row of the test that looks for them."""
-    (target,) = (t for t in long_targets({"positions": WINDOW, "lag": 0, "steps": 0}, 4096) if t.tests_batches)
-    drawn = target.draw(decoder, target.n, 1, options)
-    return make_reuse_row("long", drawn.recorder)
-
-
-@pytest.mark.parametrize(("decoder", "options"), SETTINGS, ids=lambda x: getattr(x, "__name__", str(x)))
-def test_no_number_is_read_at_two_positions(decoder, options):
-    row = find_reused_numbers(decoder, options)
-    assert row["n"] > 1000
-    assert row["verdict"] == "not rejected"
-
-
-def test_numbers_that_all_passes_share_are_noticed(monkeypatch):
-    def draw_by_slot(window):
-        """Draw exponentials by numbers of the slots alone, without that of the pass: a fault."""
-        return window.noise.exponential("draft race", window.index % window.size, window.model.vocab)
-
-    monkeypatch.setattr(Window, "_draw_draft_exponentials", draw_by_slot)
-    assert find_reused_numbers(*SETTINGS[1])["verdict"] == "rejected"
 
 
 def test_a_tree_of_too_many_nodes_is_refused_before_it_is_made():

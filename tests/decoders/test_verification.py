@@ -107,22 +107,6 @@ def test_bfloat16_logits_of_a_raw_model_are_drawn_as_a_distribution_in_float32(n
 
 
 @pytest.mark.parametrize("point", [False, True])
-def test_a_verified_token_follows_p(point):
-    """Must fail: a correction drawn from p instead of the residual."""
-    n, (p, q) = 100_000, torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.3, 0.1]], dtype=torch.float64)
-    noise, zero = counted_noise(7, range(n)), torch.zeros(1, 1, dtype=torch.int64)
-    draft = sample_token(q, noise.exponential("draft", zero, 3))
-    P, Q = p.expand(n, 1, 3), q.expand(n, 1, 3)
-    u, e = noise.uniform("accept", zero), noise.exponential("sample", zero, 3)
-    out = verify(P, Q, draft, torch.full((n, 1), point), u, e)
-    assert stats.chisquare(torch.bincount(out.tokens[:, 0], minlength=3), n * p).pvalue > 1e-4
-    if not point:
-        draft_p, draft_q = (probs.gather(-1, draft[..., None])[..., 0] for probs in (P, Q))
-        wrong = torch.where(u * draft_q < draft_p, draft, sample_token(P, e))
-        assert stats.chisquare(torch.bincount(wrong[:, 0], minlength=3), n * p).pvalue < 1e-12
-
-
-@pytest.mark.parametrize("point", [False, True])
 def test_a_tolerance_accepts_no_token_of_probability_zero(point):
     p, q = draw_probs([0.0, 0.1, 0.9], [0.1, 0.0, 0.9]), draw_probs([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
     points, low = torch.full((1, 2), point), torch.zeros(1, 2, dtype=torch.float64)
@@ -157,10 +141,3 @@ def test_a_word_of_leading_ones_does_not_win_for_a_token_of_no_probability():
     uniform = ((-e.double()).exp() * 2**24).floor().float() + 0.5
     wrong = (uniform * 2.0**-24).log().neg().clamp(min=torch.finfo(torch.float32).tiny)
     assert (sample_token(probs, wrong) != 7).any()
-
-
-def test_a_uniform_distribution_is_drawn_uniformly():
-    """Over 65,536 tokens of equal weight: none is drawn for its number."""
-    noise, zero = counted_noise(4, range(250), torch.float32), torch.zeros(1, 1, dtype=torch.int64)
-    tokens = sample_token(torch.ones(65_536), noise.exponential("sample", zero, 65_536))
-    assert stats.kstest(tokens[:, 0] + 0.5, "uniform", (0, 65_536)).pvalue > 1e-4

@@ -1,8 +1,5 @@
-"""Measure the size of every test on data for which its null hypothesis is true.
-
-The nominal size is .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share
-adds sqrt(.0475 / draws). `replicate_...` functions return, by name of the test, its p-value in each replicate.
-"""
+"""p-values of every test on data for which its null hypothesis is true, by name of the test, one a replicate. A
+Monte-Carlo null that the replicates share adds sqrt(.0475 / draws) to the standard error of their size."""
 
 from collections import defaultdict
 
@@ -11,7 +8,6 @@ import torch
 from parity_certify import joint_tests as C
 from parity_certify import result_rows as R
 from parity_certify import teacher_forced
-from parity_certify.result_rows import Row
 from parity_decoders.discrete.ar import ar
 from parity_decoders.noise import counted_noise
 from scipy import stats
@@ -23,7 +19,6 @@ from parity.equality.targets.discrete import Target, compute_conditionals, targe
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete.tabular import random_table
 
-NOMINAL = (0.03, 0.07)
 P = dict[str, list[float]]
 
 
@@ -103,37 +98,3 @@ def replicate_continuous(replicates: int, rng: np.random.Generator, draws: int) 
         "continuous: energy": energy,
         "continuous: binned, all four": list(C.compute_p_values(C.compute_statistics(counts, t), null)[:, 4]),
     }
-
-
-def make_size_row(test: str, ps: list[float], seed: int) -> Row:
-    """Make the row of the rate of p <= .05 among null p-values, with its 95 % binomial interval.
-
-    verdict  "size ok" if the rate lies in [.03, .07], "size off" if the whole interval lies outside, else "size
-             unclear": too few replicates to tell. Families corrected by Holm, and e-values, promise at most .05: for
-             their verdict only the upper limit counts
-    """
-    n = len(ps)
-    hits = int((np.array(ps) <= R.ALPHA).sum())
-    low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
-    is_conservative = "Holm" in test or "e-value" in test
-    floor = 0.0 if is_conservative else NOMINAL[0]
-    verdict = "size off" if high < floor or low > NOMINAL[1] else "size unclear"
-    if floor <= hits / n <= NOMINAL[1]:
-        verdict = "size ok"
-    note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)"
-    note += "; at most .05 by design" if is_conservative else ""
-    values: Row = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
-    return R.make_row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high}
-
-
-def calibrate(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
-    """Measure the size of every test. Returns a row for each, and by test its null p-values [replicates]; the joint
-    tests, which cost least, get five times the replicates. draws: of the Monte-Carlo null."""
-    streams = iter(np.random.default_rng(seed).spawn(5))
-    ps_of_test: P = {}
-    for n in (10_000, 1_000_000):
-        ps_of_test |= replicate_exact(5 * replicates, next(streams), draws, n)
-    ps_of_test |= replicate_teacher_forced(replicates, next(streams), seed)
-    ps_of_test |= replicate_paired(replicates, next(streams))
-    ps_of_test |= replicate_continuous(replicates, next(streams), draws)
-    return [make_size_row(test, ps, seed) for test, ps in ps_of_test.items()], ps_of_test

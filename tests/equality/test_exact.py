@@ -1,8 +1,5 @@
 """The exact layer: targets of every kind, one harness, what it accepts, rejects, repeats and refuses."""
 
-from functools import partial
-
-import numpy as np
 import pytest
 import torch
 from parity_certify import verdict
@@ -20,7 +17,6 @@ from parity.equality import targets
 from parity.equality.exact import exact
 from parity.equality.targets import anysubset, continuous, discrete
 from parity.experiment.options import measure_reach
-from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
 from parity.report.verdicts import find_undrafted
 from tests.equality.faults import anysubset as any_faults
@@ -32,14 +28,6 @@ FULL, SMALL = discrete.targets(), discrete.targets("small")
 
 def find_target(name):
     return next(t for t in FULL if t.name == name)
-
-
-def test_the_rosenblatt_transform_inverts_the_sampler():
-    model = random_mixture(np.random.default_rng(0), 3, 3, 2)
-    u = model.rosenblatt(exact_sampler(model, 20_000, np.random.default_rng(1)))
-    assert u.shape == (20_000, 6)
-    assert np.abs(u.mean(0) - 0.5).max() < 0.01
-    assert np.abs(np.corrcoef(u.T) - np.eye(6)).max() < 0.03
 
 
 def judge(rows, claim="lossless", margin=0.1):
@@ -96,7 +84,7 @@ RIGHT = {
     "cspd": (continuous, cspd, {"gamma": 2, "prefill": 0.0}),
 }
 WRONG = {
-    "discrete": (discrete, partial(faults.jacobi, rules=faults.JACOBI["residual p"]), {}),
+    "discrete": (discrete, faults.VARIANTS["sjd_coupled: residual p"][0], {}),
     "anysubset": (anysubset, any_faults.VARIANTS["assd: residual p"][0], {}),
     "continuous": (continuous, keep_drafts, {}),
 }

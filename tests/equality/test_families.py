@@ -8,7 +8,7 @@ from parity_decoders.discrete.vvs import vvs
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
 from tests.benchmarks.conftest import load_script
-from tests.equality.faults import discrete as faults
+from tests.contracts.test_contracts import decode_image
 from tests.equality.faults import patch_module
 
 families = load_script("families.py")
@@ -32,9 +32,9 @@ def test_lossless_is_certified_and_a_fault_is_found(family_targets, name, decode
 
 
 def test_a_pass_for_what_is_forced_is_an_error(family_targets):
-    """A loop that knows no grammar verifies the line's end and the image's, each in a pass of its own."""
+    """A loop that knows no grammar reads the line's end and the image's, each in a pass of its own."""
     with pytest.raises(ParityError, match=r"row .*: [5-8] passes for 4 codes"):
-        family_targets["chameleon"].draw(faults.jacobi, 64, 0, {"window": 1})
+        family_targets["chameleon"].draw(decode_image, 64, 0, {})
 
 
 @pytest.mark.parametrize("top_k", [3, 6])

@@ -14,11 +14,7 @@ from parity_decoders.noise import Noise
 from parity.experiment.options import measure_reach, methods, options, runs_on_enumerable
 from tests.equality.faults import Trial, anysubset, continuous, discrete, try_out
 
-VARIANTS = {
-    discrete: discrete.VARIANTS,
-    anysubset: anysubset.VARIANTS,
-    continuous: continuous.VARIANTS | continuous.WALKED,
-}
+VARIANTS = {kind: kind.VARIANTS for kind in (discrete, anysubset, continuous)}
 CASES = [(kind, name) for kind, variants in VARIANTS.items() for name in variants]
 LONG = ("coupled: of drafts", "coupled: peeking", "coupled: inverted")  # those of CASES that take longest
 

@@ -41,7 +41,6 @@ class Workplace:
     """A folder with the manifest and inputs of a few rows of a kind, in which cells are decoded and layers run."""
 
     def __init__(self, kind, folder):
-        """Write the manifest of the kind's embedded model and a few inputs to a folder."""
         self.kind, self.folder = kind, folder
         self.manifest = fetch.make_manifest(kind, kind, MODELS[kind], folder)
         write_json(folder / "manifest.json", self.manifest)

@@ -1,4 +1,4 @@
-"""Long targets: distributions that are those of a joint, correct decoders at their own options, faults of far away."""
+"""Long targets: correct decoders at their own options, impossible tokens, and faults of far away."""
 
 import itertools
 from dataclasses import replace
@@ -16,7 +16,6 @@ from parity_decoders.discrete.mtj import mtj
 from parity_decoders.discrete.sjd import sjd
 from parity_decoders.discrete.sjd_coupled import sjd_coupled
 from parity_decoders.discrete.spec import spec
-from parity_decoders.protocols.discrete import FINAL
 from scipy import stats
 
 from parity.base.errors import ParityError
@@ -25,17 +24,10 @@ from parity.equality.martingale_tests import TESTS, make_spread_row, sum_product
 from parity.equality.targets.continuous import score_numbers
 from parity.equality.targets.discrete import long_targets, make_real_vocabulary
 from parity.models.anysubset import hidden
-from parity.models.continuous.hidden import LongMixture, Regimes
-from parity.models.discrete.tabular import (
-    HashedTable,
-    HiddenDistribution,
-    HiddenMarkov,
-    make_chain,
-    make_counter,
-)
+from parity.models.continuous.hidden import Regimes
 from tests.equality.faults import anysubset as any_faults
 from tests.equality.faults import discrete as faults
-from tests.tables import compute_joint, keep_drafts
+from tests.tables import keep_drafts
 
 
 def make_targets(kind, options, size, start=""):
@@ -124,40 +116,11 @@ def test_an_impossible_token_of_a_lossy_decoder_is_rejected():
 # --- long targets of image tokens
 
 
-OPEN = torch.full((4,), -1)
-
-
-@pytest.mark.parametrize(
-    "probs",
-    [
-        HiddenDistribution(draw_probs(1, 3)[0], draw_probs(3, 3), draw_probs(3, 2, seed=1)),
-        make_chain(draw_probs(4, 2).view(2, 2, 2)),
-        make_counter(draw_probs(3, 2)),
-    ],
-    ids=["hidden", "order 2", "counter"],
-)
-def test_a_hole_is_summed_over_and_a_token_is_replaced(probs):
-    """By the model's joint, which it gives token by token. A token that is fed again replaces the first."""
-    joint = compute_joint(HiddenMarkov(probs, 4, 16, 4, OPEN), 2, 4).view(2, 2, 2, 2).numpy()
-    model = HiddenMarkov(probs, 4, 1, 4, OPEN)
-
-    def feed(tokens, positions):
-        """Feed tokens at positions to the model, and return the distribution [V] after the last."""
-        return model.logits(torch.tensor([tokens]), torch.tensor([positions])).softmax(-1)[0, -1].numpy()
-
-    assert joint.sum() == pytest.approx(1)
-    feed([0], [-1])
-    hole = joint[1, :, 1, :].sum(0)
-    np.testing.assert_allclose(feed([1, 1], [0, 2]), hole / hole.sum(), atol=1e-14)
-    np.testing.assert_allclose(feed([0, 1], [0, 1]), (joint[0, 1].sum(1) / joint[0, 1].sum()), atol=1e-14)
-
-
 def test_trees_are_the_chain_of_their_paths():
     """Drafts verified in a tree, kept or not, leave plain decoding's tokens under the same noise."""
     for t in make_targets("discrete", {"window": 8}, 2_000):
-        if not t.name.startswith("hash"):  # left out: the hashed model is tested below
-            drawn = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3})
-            assert (drawn.tokens == t.draw(ar, 0, 0, {}).tokens).all(), t.name
+        drawn = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3})
+        assert (drawn.tokens == t.draw(ar, 0, 0, {}).tokens).all(), t.name
 
 
 LENGTH = 1024  # tokens of an image of LlamaGen, 512 pixels
@@ -185,36 +148,6 @@ def test_a_model_as_long_as_a_published_image():
     ]
     assert not rejected[0]
     assert rejected[1] >= {"transitions", "likelihood", "support"}
-
-
-def feed_hashed(*tokens):
-    """Feed tokens after the first one, 0, to a hashed model; return the model and the logits [V] of the next token."""
-    table = torch.randn(64, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    model = HashedTable(table, 6, 1, 6, torch.full((6,), -1))
-    return model, model.logits(torch.tensor([[0, *tokens]]), torch.arange(-1, len(tokens))[None])[0, -1]
-
-
-def test_a_hashed_distribution_is_of_the_whole_prefix():
-    """One token long ago changes it; a hole is passed over."""
-    assert (feed_hashed(3, 1, 4, 1, 2)[1] != feed_hashed(2, 1, 4, 1, 2)[1]).all()
-    model, _ = feed_hashed(3)
-    assert (model.logits(torch.tensor([[1]]), torch.tensor([[3]]))[0, 0] == feed_hashed(3, 1)[1]).all()
-
-
-def test_a_hashed_distribution_in_a_tree_is_of_the_path():
-    model, _ = feed_hashed()
-    nodes = model.tree(torch.tensor([[3, 1, 2, 4]]), torch.tensor([[0, 1, 1, 2]]), torch.tensor([[-1, 0, 0, 1]]))[0][0]
-    for node, path in enumerate(([3], [3, 1], [3, 2], [3, 1, 4])):
-        assert (nodes[node] == feed_hashed(*path)[1]).all()
-
-
-def test_a_hashed_distribution_in_a_tree_is_of_all_final_nodes():
-    """The last branch follows the first node, which is not its ancestor, but not that one's draft."""
-    model, _ = feed_hashed(3)
-    parents = torch.tensor([[FINAL, 0, FINAL, 2]])
-    nodes = model.tree(torch.tensor([[1, 2, 4, 0]]), torch.tensor([[1, 2, 3, 4]]), parents)[0][0]
-    for node, path in enumerate(([3, 1], [3, 1, 2], [3, 1, 4], [3, 1, 4, 0])):
-        assert (nodes[node] == feed_hashed(*path)[1]).all()
 
 
 def test_the_test_of_spread_keeps_its_level():
@@ -279,31 +212,6 @@ MOVE = torch.tensor([[0.7, 0.3], [0.2, 0.8]], dtype=torch.float64)
 REST = torch.tensor([0.4, 0.6], dtype=torch.float64)
 MEANS, SCALES = (torch.tensor(v, dtype=torch.float64) for v in ([[-1.0, 0.5], [1.0, 0.0]], [[0.5, 1.0], [0.8, 0.6]]))
 REGIMES = Regimes(REST, MOVE, MEANS, SCALES)
-
-
-def compute_density(x, rank, n_known):
-    """Compute the density of x[rank] given x[:n_known] under a chain of two regimes, by the sum over all regimes."""
-
-    def compute_joint_density(ranks):
-        """Compute the joint density of the numbers at these ranks, summed over the regimes."""
-        total = 0.0
-        for z in itertools.product(range(2), repeat=rank + 1):
-            p = REST[z[0]] * np.prod([MOVE[a, b] for a, b in itertools.pairwise(z)])
-            total += float(p) * np.prod([stats.norm.pdf(x[i], MEANS[z[i]], SCALES[z[i]]).prod() for i in ranks])
-        return total
-
-    return compute_joint_density([*range(n_known), rank]) / compute_joint_density(range(n_known))
-
-
-def test_a_token_given_the_first_ones_is_of_the_joint_density():
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 6, 2)))
-    ranks = torch.tensor([[1, 3, 5], [2, 5, 4]])
-    n_known = torch.tensor([[1, 2, 2], [2, 5, 1]])
-    probs = LongMixture(REGIMES, 6).conditions(x, torch.arange(6).expand(2, -1), ranks, n_known)
-    density = probs.log_density(x.gather(1, ranks[..., None].expand(-1, -1, 2)).flatten(0, 1)).exp().view(2, 3)
-    for b, j in itertools.product(range(2), range(3)):
-        expected = compute_density(x[b].numpy(), int(ranks[b, j]), int(n_known[b, j]))
-        assert density[b, j] == pytest.approx(expected, rel=1e-9)
 
 
 def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():

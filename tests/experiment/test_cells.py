@@ -85,23 +85,6 @@ def test_a_changed_default_of_sampling_raises_the_number_that_names_samples():
     assert (code_digest.ENGINE, kept) == (1, list(DEFAULTS)), "raise ENGINE, then write both here"
 
 
-@pytest.mark.parametrize(
-    ("section", "change"),
-    [
-        ({"image": image()}, {"image": image({**METHODS, "sjd": [*METHODS["sjd"], {"window": 17}]})}),
-        ({"text": TEXT}, {"text": {**TEXT, "methods": {**TEXT["methods"], "diffusion": [{"steps": 4}]}}}),
-        (
-            {"continuous": VECTORS},
-            {"continuous": {**VECTORS, "methods": {**VECTORS["methods"], "cspd": [{"gamma": 4}, {}]}}},
-        ),
-    ],
-)
-def test_one_more_variant_of_any_kind_adds_its_own_cells_alone(section, change):
-    old_keys, new_keys = list_keys(**section), list_keys(**change)
-    assert old_keys < new_keys
-    assert len(new_keys - old_keys) == (2 if "text" in section else 1)  # one new cell for each task
-
-
 @pytest.mark.parametrize("sections", [{"image": image()}, {"text": TEXT}, {"continuous": VECTORS}])
 def test_repeating_adds_each_method_once_on_its_own_seed(sections):
     all_cells, twice = list_cells(**sections), list_cells(**sections, repeat=True)
@@ -146,18 +129,6 @@ def test_a_method_that_drafts_is_run_on_models_with_a_draft_alone():
     ]
     with pytest.raises(ConfigError, match="needs draft, for a method that drafts"):
         list_cells(continuous=VECTORS, models={"alone": models["alone"]})
-
-
-def test_every_cell_has_plain_decoding_as_reference():
-    all_cells = list_cells(image=image(), text=TEXT, continuous=VECTORS)
-    for cell in all_cells:
-        plain = find_reference(cell, all_cells)
-        assert plain.kind == cell.kind
-        assert plain.role == "reference"
-        assert plain.spec["seed"] == 0
-        assert plain.spec.get("task") == cell.spec.get("task")
-    # Images, the two tasks and vectors have a control each.
-    assert [c.spec["seed"] for c in all_cells if c.role == "control"] == [1] * 4
 
 
 CHEAPER = {"methods": {"mar": [{"iterations": 16}, {"iterations": 8}], "cspd": [{"gamma": 4}]}, "images": 4}

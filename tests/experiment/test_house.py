@@ -47,7 +47,6 @@ def test_planning_imports_no_torch():
     planning += ["parity.base.machine", "parity.base.verdict_table"]
 
     def list_imported(*modules):
-        """Import modules in a fresh process and list the packages that are loaded then, as a set."""
         script = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
         return set(subprocess.run([sys.executable, "-c", script], text=True, capture_output=True).stdout.split())
 

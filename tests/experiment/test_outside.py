@@ -103,19 +103,6 @@ def test_a_cell_of_a_file_has_a_key_of_its_code_and_a_name_for_a_folder(folder):
         assert all(after[name].key == before[name].key for name in ("ar", "sjd"))
 
 
-def test_an_edit_of_any_module_of_a_package_makes_other_cells(folder, monkeypatch):
-    site = install(folder, "others", "theirs", "mine:mine", f"import parts\n{PLAIN}")
-    monkeypatch.syspath_prepend(site)
-    code_digest.ROOTS.pop("mine", None)
-    forget()
-    module = decoders.find_source("discrete", "theirs").module
-    first, key = code_digest.digest(module), list_cells({"theirs": [{}]})["theirs"].key
-    (site / "mine.py").write_text(f"import parts\n{PLAIN}\nMORE = 1\n")
-    forget()
-    assert code_digest.digest(module) != first
-    assert list_cells({"theirs": [{}]})["theirs"].key != key
-
-
 def test_an_edit_of_a_module_installed_beside_the_decoder_makes_other_cells(folder, monkeypatch):
     """Of a package of single modules, as of one that is a folder."""
     site = install(folder, "others", "theirs", "mine:mine", f"import layers\n{PLAIN}")

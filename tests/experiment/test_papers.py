@@ -51,20 +51,16 @@ FLAGS = ["--cores", "2", "--resources", "gpu=0", "--config", "scale=0.5", "stand
 
 
 @pytest.mark.parametrize(
-    "words, targets",
+    "words, targets, rest",
     [
-        (["sjd", *FLAGS], ["sjd"]),
-        ([*FLAGS, "--", "sjd", "vvs"], ["sjd", "vvs"]),
-        (["--cores", "2", "gsd", *FLAGS[2:]], ["gsd"]),
+        (["sjd", *FLAGS], ["sjd"], FLAGS),
+        ([*FLAGS, "--", "sjd", "vvs"], ["sjd", "vvs"], FLAGS),
+        (["--cores", "2", "gsd", *FLAGS[2:]], ["gsd"], FLAGS),
+        (["--directory", "sjd", "sjd", "--cores", "1"], ["sjd"], ["--directory", "sjd", "--cores", "1"]),
     ],
 )
-def test_targets_are_removed_and_flags_stay(words, targets):
-    assert nested_runs.remove_targets(words, targets) == FLAGS
-
-
-def test_a_flags_value_is_no_target():
-    words = ["--directory", "sjd", "sjd", "--cores", "1"]
-    assert nested_runs.remove_targets(words, ["sjd"]) == ["--directory", "sjd", "--cores", "1"]
+def test_targets_are_removed_and_flags_and_their_values_stay(words, targets, rest):
+    assert nested_runs.remove_targets(words, targets) == rest
 
 
 def test_files_run_in_turn_and_a_failure_stops_none(tmp_path, monkeypatch, capfd):

@@ -62,14 +62,6 @@ def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):
         assert len(unpinned) == 1
 
 
-@pytest.mark.parametrize("text", ["[1]", "a: 1", "o/n:.: {commit: x}", "\tx", "a: b: c"])
-def test_other_files_are_refused(tmp_path, text):
-    (tmp_path / "pins.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="allowed: to delete it and pin again"):
-        pins.read(tmp_path / "pins.yaml")
-
-
-SPEC = ModelSpec(family="llamagen")
 CONTINUOUS = {"methods": {"mar": [{}], "auto": [{}]}, "batch": [2, 4]}
 TEXT = {"methods": {"sequential": [{}], "auto": [{}]}, "batch": 4}
 ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds": 0.2, "times": 1.5}
@@ -81,7 +73,6 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write_entry(**changes):
-        """Write tuned.yaml with the entry's fields, some of them changed."""
         (case,) = tuned.list_cases(checks.make_config({"image": {"methods": {"ar": [{}]}}}), "discrete")
         entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))
@@ -138,10 +129,13 @@ def test_an_entry_that_cannot_be_used_is_ignored_in_one_line(write, capsys, chan
     assert problem in line
 
 
-@pytest.mark.parametrize("text", ["[1]", "a: 1", "a: {method: sjd}", "\tx", "a: b: c"])
-def test_a_file_that_is_no_choice_is_refused(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize("text", ["[1]", "a: 1", "o/n:.: {commit: x}", "a: {method: sjd}", "\tx", "a: b: c"])
+def test_files_of_something_else_are_refused(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tuned.yaml").write_text(text)
+    for name in ("pins.yaml", "tuned.yaml"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match="allowed: to delete it and pin again"):
+        pins.read(tmp_path / "pins.yaml")
     with pytest.raises(ConfigError, match=r"tuned.yaml: .*allowed: to delete it and tune again"):
         load({"ar": [{}], "auto": [{}]})
 

@@ -100,9 +100,3 @@ def test_a_wrong_row_is_named(changed, fault):
     row |= {"equal": "yes", "why": ""}
     assert list_faults(row) == []
     assert fault in list_faults(row | changed)
-
-
-def test_a_star_lists_the_distinct_values():
-    config = {"sampling": {"top_k": 5}, "methods": [{"k": 1}, {"k": 2}, {"k": 1}]}
-    assert read_value(config, "methods.*.k") == [1, 2]
-    assert read_value(config, "sampling.*.top_k") == 5

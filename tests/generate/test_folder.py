@@ -18,18 +18,14 @@ from parity.decode import loop
 from parity.generate import __main__ as command
 from tests.workflow.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("in_clone")
+
 CAPTIONS = [
     f"a {size} {colour} circle on a white background"
     for size in ("small", "large")
     for colour in ("red", "blue", "green")
 ]
 COMMAND = [sys.executable, "-m", "parity.generate", *CAPTIONS, "--method", "mtj", "--batch", "2", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True)
-def in_clone(monkeypatch):
-    """Run each test in the folder of the project."""
-    monkeypatch.chdir(ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -122,27 +118,6 @@ def test_rows_are_yielded_when_they_end_with_the_tokens_of_a_batch():
         assert torch.equal(made.tokens, whole[made.number].tokens)
         assert made.passes == whole[made.number].passes
         assert np.array_equal(made.final, whole[made.number].final)
-
-
-def test_memory_that_is_too_little_halves_the_batch(monkeypatch, capsys):
-    scenes = parity.load("scenes")
-    begin = loop.start_decoding
-
-    def start_few(*given):
-        """Decode two rows at once, and no more."""
-        start = begin(*given)
-
-        def checked(rows, noise):
-            if len(noise.keys) > 2:
-                raise torch.cuda.OutOfMemoryError
-            return start(rows, noise)
-
-        return checked
-
-    monkeypatch.setattr(loop, "start_decoding", start_few)
-    made = scenes.generate(CAPTIONS[:4], method="mtj", batch=4)
-    assert [one.number for one in made] == [0, 1, 2, 3]
-    assert "out of memory: batch 4 on cpu; 2 from here on" in capsys.readouterr().err
 
 
 def test_the_dtype_is_that_of_the_files(tmp_path):

@@ -186,29 +186,6 @@ def test_without_drafts_there_is_no_acceptance():
     assert figures["test_share"] is None
 
 
-def draw_kept(shares, rows, length, seed=0):
-    """Draw the tokens kept [rows, passes] by a decoder that accepts slot k with probability shares[k] if it accepted
-    the slot before, until a row has `length` tokens; the last pass is cut, rows are padded with 0."""
-    rng = np.random.default_rng(seed)
-    kept = []
-    for _ in range(rows):
-        row = []
-        while sum(row) < length:
-            k = 1 + int(np.cumprod(rng.random(len(shares)) < np.array(shares)).sum())
-            row.append(min(k, length - sum(row)))
-        kept.append(row)
-    width = max(map(len, kept))
-    return np.array([row + [0] * (width - len(row)) for row in kept], dtype=np.int16)
-
-
-def test_slot_shares_are_estimated():
-    shares = [0.9, 0.6, 0.3]
-    estimated = passes.compute_slot_shares(draw_kept(shares, 200, 150))
-    assert estimated == pytest.approx(shares, abs=0.03)
-    # The estimate depends on the order of the slots.
-    assert passes.compute_slot_shares(draw_kept(shares[::-1], 200, 150))[0] < 0.4
-
-
 def test_requests_have_a_length_rate_and_latency():
     shard = SimpleNamespace(
         kept=np.array([[2, 2, 1], [2, 1, 2]]), step=np.tile([1, 1, 2, 2, 3], (2, 1)), seconds=np.array([2.0, 2.0]),
@@ -244,7 +221,6 @@ def test_error_of_a_ratio_is_near_its_spread():
     rng = np.random.default_rng(0)
 
     def draw():
-        """Estimate a ratio that is about 2, and its error, from 40 random pairs."""
         denominators = rng.uniform(1, 3, 40)
         return estimates.ratio_and_error(2 * denominators + rng.normal(size=40), denominators)
 

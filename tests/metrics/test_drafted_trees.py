@@ -12,14 +12,12 @@ class Target:
     """A target with random features, a codebook and a drafter."""
 
     def __init__(self, rows: int, length: int, vocab: int = 64):
-        """Draw the features of `rows` images of `length` tokens with guidance, and a codebook."""
         g = torch.Generator().manual_seed(0)
         self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # unconditional rows are after the others
         self.codebook = torch.nn.functional.normalize(torch.randn(vocab, 5, generator=g), dim=-1)
         self.drafter = Drafter(vocab)
 
     def tree(self, tokens, positions, parents):
-        """Return the features of all images."""
         return TreePass(torch.zeros(0), tokens, positions, parents, self.features[:, : tokens.shape[1]])
 
     def keep(self, tree, nodes):
@@ -33,7 +31,6 @@ class Drafter:
         self.vocab = vocab
 
     def logits(self, tokens, positions, sources=None):
-        """Compute logits that favour token 0, whatever the tokens."""
         return torch.zeros(*tokens.shape, self.vocab).index_put((torch.tensor(0),), torch.tensor(1.0))
 
     tree = logits
@@ -58,12 +55,6 @@ def test_cosines_compare_the_targets_features_by_distance(observed):
         assert torch.allclose(cosines[:, d - 1], expected, atol=1e-6)
     assert cosines.shape == (3, 5)
     assert similarity.shape == (3, 3)
-
-
-def test_one_image_has_distances_and_no_intervals(observed):
-    _, similarity, cosines = observed
-    _, staleness = drafted_trees.make_figures(similarity[:1].numpy(), cosines[:1].numpy(), "m", 4)
-    assert [set(r) for r in staleness["data"]] == [{"x", "y"}] * 5
 
 
 def test_figures_show_every_tree_and_distance(observed):

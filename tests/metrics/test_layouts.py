@@ -44,18 +44,8 @@ def test_images_are_exported_for_geneval(tmp_path, run_main):
     the second prompt alone keeps its number."""
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, METADATA)))
     cell = write_cell(tmp_path / "cell", [METADATA[1]["prompt"], METADATA[0]["prompt"]], 3)
-    run_main(
-        main,
-        "export",
-        "--layout",
-        "geneval",
-        "--cell",
-        cell,
-        "--prompts",
-        tmp_path / "m.jsonl",
-        "--out",
-        tmp_path / "out",
-    )
+    flags = ("--layout", "geneval", "--cell", cell, "--prompts", tmp_path / "m.jsonl", "--out", tmp_path / "out")
+    run_main(main, "export", *flags)
     greys = {}
     for folder in (f for f in (tmp_path / "out").iterdir() if f.is_dir() and f.name.isdigit()):
         assert json.loads((folder / "metadata.jsonl").read_text()) == METADATA[int(folder.name)]
@@ -89,18 +79,8 @@ def test_images_are_exported_for_t2i_compbench(tmp_path, run_main):
     (tmp_path / "color_val.txt").write_text("a green bench\na blue bowl\n")
     cell = write_cell(tmp_path / "cell", ["a green bench", "a blue bowl"], 2)
     out = tmp_path / "out"
-    run_main(
-        main,
-        "export",
-        "--layout",
-        "t2i_compbench",
-        "--cell",
-        cell,
-        "--prompts",
-        tmp_path / "color_val.txt",
-        "--out",
-        out,
-    )
+    flags = ("--layout", "t2i_compbench", "--cell", cell, "--prompts", tmp_path / "color_val.txt", "--out", out)
+    run_main(main, "export", *flags)
     files = sorted((f.name for f in (out / "samples").iterdir()), key=lambda x: int(x.split("_")[-1].split(".")[0]))
     assert [f.split("_")[0] for f in files] == ["a green bench"] * 2 + ["a blue bowl"] * 2
     assert [read_greys(out / "samples" / f) for f in files] == [[0], [1], [10], [11]]

@@ -1,14 +1,12 @@
 """The command that measures cells of every kind: what it writes and refuses."""
 
 import argparse
-import importlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from parity.base import devices
 from parity.base.files import dump_canonical, read_arrays, read_json, write_arrays, write_json
 from parity.decode.shard_io import write_shard
 from parity.experiment import study
@@ -167,16 +165,3 @@ def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch
     monkeypatch.setattr(speed, "rows", lambda sample: {"x": [1, 2]})
     with pytest.raises(ValueError, match=r"speed.py: 2 values of x; needed: 12, one a row"):
         measure(**measured[2])
-
-
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_images_are_noted_by_the_batch(kind, tmp_path, monkeypatch):
-    noted: list[str] = []
-    monkeypatch.setattr(devices, "note", noted.append)
-    painter = importlib.import_module(f"parity.models.{kind}.load").load_painter(
-        fetch.make_manifest(kind, *MODELS[kind], tmp_path)
-    )
-    tokens = np.zeros((3, 256), int) if kind == "discrete" else np.zeros((3, 64, 16))
-    two = painter.images(tokens, 2)
-    assert noted == ["images 0 of 3", "images 2 of 3"]
-    assert np.abs(two.astype(int) - painter.images(tokens, 1)).max() <= 1

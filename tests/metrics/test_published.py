@@ -189,7 +189,6 @@ def make_torch_fidelity_extractor(file, monkeypatch):
     from torchvision.models.vgg import VGG, make_layers
 
     def small():
-        """Make a VGG-16 of the stand-in's width."""
         with torch.device("meta"):
             net = VGG(make_layers([]), init_weights=False)
         width, linear, relu, drop = stand_ins.VGG_WIDTH, torch.nn.Linear, torch.nn.ReLU(), torch.nn.Dropout()
@@ -267,25 +266,6 @@ def test_a_file_of_another_network_is_refused(stand_in, tmp_path):
     for load in (published.load_inception, published.load_vgg16):
         with pytest.raises(ParityError, match="not the file of this network"):
             load(tmp_path / "y.pth")
-
-
-def test_references_are_read_from_a_folder_or_an_npz(tmp_path, pixels):
-    for k, image in enumerate(pixels):
-        Image.fromarray(image).save(tmp_path / f"{k}.{['png', 'jpg', 'webp', 'bmp', 'tiff', 'png'][k]}")
-    (tmp_path / "note.txt").write_text("no image")
-    n, read = images.read_images(tmp_path)
-    folder_images = list(read)
-    assert n == len(folder_images) == 6
-    assert np.array_equal(folder_images[0], pixels[0])
-    assert folder_images[1].shape == pixels[1].shape
-    np.savez(tmp_path / "p.npz", arr_0=pixels, mu=np.zeros(5), sigma=np.eye(5))
-    n, read = images.read_images(tmp_path / "p.npz", 4)
-    assert n == 4
-    assert np.array_equal(np.stack(list(read)), pixels[:4])
-    assert images.read_statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
-    reference = images.measure_reference(tmp_path / "p.npz", {}, "torchfid50k")
-    assert set(reference) == {"mu", "sigma", "why"}
-    assert set(images.measure_reference(None, {}, "clean")) == {"why"}
 
 
 # --- a cell of a published model, through the commands

@@ -93,7 +93,6 @@ def test_errors_of_precision_and_recall_are_those_of_half_samples(nearest, monke
     x, y, groups = draw_gaussian(60, 4, 1), draw_gaussian(80, 4, 0), np.arange(60) % 6
 
     def compute_halves(rows: np.ndarray) -> np.ndarray:
-        """Compute precision and recall of these images, with all distances."""
         return np.array(compute_shares(x[rows], y))
 
     errors = [estimate.error for estimate in precision_recall(x, y, groups, count=20)]

@@ -17,7 +17,6 @@ class Hub(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, files):
-        """Start to serve these files, bytes by name, in a thread, without a fault."""
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = files
         self.fault = ""
@@ -53,7 +52,6 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
-        """Answer with the repository's listing or a file, as `fault` says; 404 for other paths."""
         path, hub = urlsplit(self.path).path, self.server
         hub.requests.append((self.command, path))
         if path.startswith("/api/models/"):

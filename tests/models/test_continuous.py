@@ -144,29 +144,6 @@ def test_a_model_that_reads_ahead_is_noticed():
     assert measure_leak(m, *draw_inputs(m)) > 1e-3
 
 
-def test_harmon_ignores_padding_of_prompts():
-    """Wherever it is; a row without a prompt equals one with the empty prompt."""
-    net = randomize(HarmonNet(HARMON_SMALL))
-    x = torch.randn(3, 16, 3)
-    known_mask = torch.rand(3, 16) < torch.tensor([0.1, 0.5, 0.9])[:, None]
-    with torch.no_grad():
-        z = net(x, known_mask, torch.tensor([[1, 2, 3], [4, 5, -1], [-1, -1, -1]]))
-        left_padded = net(x, known_mask, torch.tensor([[-1, -1, 1, 2, 3], [-1, -1, -1, 4, 5], [-1, -1, -1, -1, 8]]))
-        other_prompts = net(x, known_mask, torch.tensor([[1, 2, 4], [5, 4, -1], [7, -1, -1]]))
-    assert torch.allclose(z, left_padded, atol=1e-5)
-    assert all((a - b).abs().max() > 1e-4 for a, b in zip(z, other_prompts, strict=True))
-
-
-def test_cells_are_folded_and_unfolded():
-    x = torch.arange(2 * 16 * 3).view(2, 16, 3)
-    assert torch.equal(fold(x, 1), x)
-    cells = fold(x, 2)
-    assert torch.equal(unfold(cells, 2), x)
-    assert cells.shape == (2, 4, 12)
-    assert torch.equal(cells[:, 1], x[:, [2, 3, 6, 7]].flatten(1))  # the cell at the top right
-    assert not torch.equal(cells.reshape(2, 16, 3), x)
-
-
 PUBLISHED = {  # networks of published sizes, their millions of parameters, and shapes of tensors in their files
     "xar": (XARNet, XARConfig(), 173, {
         "encoder_blocks.7.attn.qkv.weight": (2304, 768), "encoder_blocks.7.mlp.fc1_g.weight": (2048, 768),

@@ -12,15 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity_decoders.discrete.sjd import sjd
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 from parity.base.digests import combine_digests
 from parity.base.errors import ConfigError, ParityError
-from parity.base.row_noise import batch_noise
 from parity.base.weights import load_weights, sha256
-from parity.decode.discrete import record
 from parity.embedded.tokenizer import encode_ids
 from parity.experiment import caption_cleaning, weights
 from parity.experiment.schema import ModelSpec
@@ -32,49 +29,7 @@ from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import clean, make_t5_encoder, pad_left, read_encoder
 from parity.models.discrete.vq import VQ, VQConfig, to_images
 
-CAPTIONS = ["a small red circle on a blue background", "a large black ring on a red background"]
-PLAIN = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8, "caption_dim": 16, "multiple_of": 16}
-
-
-@pytest.mark.parametrize("grid", [16, 8])
-def test_an_embedded_model_draws_images_from_its_manifest(all_weights, tmp_path, grid):
-    manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
-    speculators = {"drafter", "draft", "heads"} if grid == 16 else set()
-    assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | speculators == set(manifest["sha256"])
-    assert all(sha256(Path(f)) == manifest["sha256"][name] for name, f in manifest["files"].items())
-    assert models.image_side(manifest) == 4 * grid
-    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
-    loaded = models.load(manifest)
-    groups = loaded.groups()
-    assert groups.shape == (8, 1024)
-    assert (groups.sum(1) == 512).all()
-    assert (loaded.width, loaded.side) == (grid, 4 * grid)
-    model = loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8})
-    start = torch.zeros(2).long()
-    steps = sjd(model, start, noise=batch_noise(0, CAPTIONS), window=8)
-    pixels = loaded.images(record(model, start, steps).tokens.numpy())
-    assert pixels.shape == (2, 4 * grid, 4 * grid, 3)
-    assert pixels.dtype == np.uint8
-    assert pixels.std() > 0
-
-
-def test_a_distribution_depends_on_settings_and_not_on_the_batch(all_weights, tmp_path):
-    manifest = fetch.make_manifest("discrete", "m", {"family": "llamagen", "grid": 8}, tmp_path)
-    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS).items()}
-    loaded = models.load(manifest, dtype=torch.float64)
-    start = torch.zeros(2, 1, dtype=torch.int64)
-    positions = torch.full((2, 1), -1)
-
-    def probs(sampling, rows=slice(None)):
-        """Compute the distribution of the next token of some rows under changed settings."""
-        model = loaded.model({k: v[rows] for k, v in inputs.items()}, PLAIN | sampling)
-        return model.logits(start[rows], positions[rows])[:, 0].softmax(-1)
-
-    for sampling in ({}, {"guidance": 3.0}, {"top_k": 5, "temperature": 0.5}):
-        assert torch.allclose(probs(sampling, slice(1, 2)), probs(sampling)[1:], atol=1e-9)
-    assert (probs({"top_k": 5}) > 0).sum(1).tolist() == [5, 5]
-    assert not torch.allclose(probs({}), probs({"guidance": 3.0}))
 
 
 def write_published(tmp_path, **other_files):
@@ -101,8 +56,8 @@ def test_published_files_are_verified_and_converted(tmp_path):
         fetch.make_manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
 
 
-def test_files_of_different_models_are_one_line(tmp_path, all_weights):
-    _, spec = write_published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
+def test_files_of_different_models_are_one_line(tmp_path):
+    _, spec = write_published(tmp_path, vq=str(weights.EMBEDDED / "vq.safetensors"))
     manifest = fetch.make_manifest("discrete", "m", spec, tmp_path / "out")
     assert models.image_side(manifest) == 4 * 4  # 4 codes a side, each of 4 pixels, the tokenizer's stride
     with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
@@ -272,26 +227,7 @@ def test_a_length_that_leaves_the_end_token_alone_reads_nothing(published):
     assert read_encoder(published[0], 2)(["a red circle"])["valid"].sum() == 2
 
 
-PIECES = (
-    "red",
-    "Cat",
-    "a",
-    ".",
-    ",",
-    " ",
-    " ",
-    " ",
-    "'",
-    "click",
-    "on",
-    "for",
-    "page",
-    "png",
-    "free shipping",
-    "ru",
-    "7",
-    "<",
-)
+PIECES = ["red", "Cat", "a", ".", ",", *"   ", "'", "click", "on", "page", "png", "free shipping", "ru", "7", "<"]
 
 
 @settings(max_examples=300, deadline=None)

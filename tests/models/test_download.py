@@ -92,7 +92,6 @@ def test_a_busy_server_is_asked_again(server, tmp_path, download, monkeypatch):
     pauses = []
 
     def end_fault(seconds):
-        """Note the pause, and let the server work from now on."""
         pauses.append(seconds)
         server.fault = ""
 

@@ -1,18 +1,13 @@
 """The LlamaGen module: published names and shapes, the cache against recomputation, drafters and draft models."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
-from parity_decoders.discrete.spec import spec
 from parity_decoders.discrete.vvs import vvs
 from parity_decoders.distribution import TokenSampling
 from parity_decoders.engine import Sampled
-from parity_decoders.protocols.discrete import FINAL
 from parity_decoders.speculators import EagleDrafter, FeatureHeads
 
 from parity.base.row_noise import batch_noise
-from parity.decode.discrete import record
 from parity.embedded.tokenizer import PREFIX, encode_ids
 from parity.models.discrete.llamagen import (
     Heads,
@@ -32,13 +27,6 @@ CAPTIONS = [
     "a large black ring on a red background",
 ]
 IDS = ["a", "b", "c"]
-
-
-def decode_rows(decoder, model, rows=(0, 1, 2), **options):
-    """Decode these rows of a batch, each with the noise of its id."""
-    start = torch.zeros(len(rows), dtype=torch.int64)
-    noise = batch_noise(0, [IDS[r] for r in rows], dtype=torch.float64)
-    return record(model, start, decoder(model, start, noise=noise, **options))
 
 
 @pytest.fixture(scope="module")
@@ -119,28 +107,6 @@ def test_cached_decoding_equals_recomputation(net, embedded_captions):
         starts = starts + torch.tensor(advance)
 
 
-def test_the_distributions_of_other_rows_stay_as_finished_rows_leave(net, embedded_captions):
-    """Rows end at different passes; to rounding, distributions are those of a model of one row."""
-    L, rows = 16, len(CAPTIONS)
-    tokens = torch.randint(64, (rows, L), generator=torch.Generator().manual_seed(5))
-    line = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens], 1)
-    pace = torch.tensor([4, 1, 2])[:rows, None]  # tokens of each row a step: the first is done first, then the last
-    single = [LlamaGen(net, *(x[b : b + 1] for x in embedded_captions), guided=False) for b in range(rows)]
-    model = LlamaGen(net, *embedded_captions, guided=False)
-    for step in range(L):
-        positions = (step * pace + torch.arange(4) - 1).clamp(max=L - 1)
-        is_open = (positions < L - 1).any(1)
-        model.release(~is_open)
-        probs = model.logits(line.gather(1, positions + 1), positions)
-        assert model.active.index.sort().values.tolist() == is_open.nonzero()[:, 0].tolist()
-        for b in is_open.nonzero()[:, 0].tolist():
-            single_probs = single[b].logits(line[b : b + 1].gather(1, positions[b : b + 1] + 1), positions[b : b + 1])[
-                0
-            ]
-            assert torch.allclose(probs[b], single_probs, atol=1e-9)
-        assert (probs[~is_open] == 0).all()
-
-
 def test_padding_of_a_caption_is_masked(net, embedded_captions):
     embeddings, valid = embedded_captions
     noisy = torch.where(valid[..., None].bool(), embeddings, torch.full_like(embeddings, 9.0))
@@ -196,23 +162,6 @@ def test_post_verification_restores_the_exact_cache(net, drafter, embedded_capti
     assert skipped > 0
 
 
-@pytest.mark.parametrize("options", [{"threshold": 0.3}, {"threshold": 0.5, "s1": 0}])
-def test_a_row_that_is_verified_drafts_as_without_one_that_skips(net, drafter, embedded_captions, options):
-    """After a row skips a verification all are drafted anew, and the drafter reads older features there."""
-    options = options | {"schedule": "dynamic", "s2": 4, "delta": 0.5, "k": 8, "total": 12, "depth": 3, "top_k": 3}
-
-    def decode(rows):
-        """Decode these rows in one batch."""
-        model, speculators = make_drafted_model(net, drafter, *(x[rows] for x in embedded_captions), True)
-        return decode_rows(vvs, Sampled(model, TokenSampling(guidance=2.0), speculators), rows, **options)
-
-    together, alone = decode([0, 1, 2]), [decode([row]) for row in range(3)]
-    assert len({int(row.nfe) for row in alone}) > 1
-    for row in range(3):
-        assert torch.equal(together.tokens[row], alone[row].tokens[0])
-        assert together.nfe[row] == alone[row].nfe[0]
-
-
 @torch.inference_mode()
 def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_captions):
     """After a tree of the target, after what was kept of it, in the row below that, and after their own feature."""
@@ -246,70 +195,3 @@ def test_heads_continue_the_features_of_the_whole_sequence(net, embedded_caption
     after = continue_right(expected[:, -1:], tokens[:, n - 1 : n])
     check(stored.tree(*(x[:, :1] for x in branch)), expected[:, -1:])
     check(stored.tree(*branch), torch.cat([expected[:, -1:], after], 1))
-
-
-@torch.inference_mode()
-def overwrite_slots(model, slots):
-    """Overwrite keys and values in slots of the cache, so that a distribution which reads them changes."""
-    for layer in model.cache.layers:
-        layer.keys[:, slots], layer.values[:, slots] = 7.0, -7.0
-
-
-def test_holes_are_masked(net, embedded_captions):
-    """Slots that were not fed change no distribution, to the bit; those fed by a pass or by `keep` do."""
-    rows, image = len(CAPTIONS), SMALL.prefix
-
-    def probs(slots, nodes=()):
-        """Compute logits with a hole in the cache: feed three tokens, keep `nodes` of a tree if given, overwrite
-        `slots` of the image, then ask at two positions."""
-        model = LlamaGen(net, *embedded_captions, guided=False)
-        model.logits(torch.tensor([[0, 5, 6]]).expand(rows, -1), torch.tensor([[-1, 0, 1]]).expand(rows, -1))
-        if nodes:
-            tree = model.tree(*(torch.tensor([x]).expand(rows, -1) for x in ([6, 8], [1, 2], [-1, 0])))
-            model.keep(tree, torch.tensor([nodes]).expand(rows, -1))
-        overwrite_slots(model, [image + i for i in slots])
-        return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
-
-    plain = probs([])
-    assert torch.equal(plain, probs([2, 3, 5, 6]))
-    assert torch.equal(plain, probs(range(8, 16)))
-    for i in (0, 1):
-        assert not torch.equal(plain, probs([i]))
-    with_tree = probs([], nodes=(0, 1))
-    assert torch.equal(with_tree, probs([3], nodes=(0, 1)))
-    assert not torch.equal(with_tree, probs([2], nodes=(0, 1)))
-    # The second node was not kept, so that no slot holds it.
-    assert torch.equal(probs([], nodes=(0,)), probs([2], nodes=(0,)))
-
-
-def test_a_node_that_is_kept_may_stand_far_after_the_prompt(net, embedded_captions):
-    """The first pass of an image makes room for all of it."""
-    tokens, positions = torch.tensor([[0, 8]] * len(CAPTIONS)), torch.tensor([[-1, 12]] * len(CAPTIONS))
-    grown, fed = (LlamaGen(net, *embedded_captions, guided=False) for _ in range(2))
-    tree = grown.tree(tokens, positions, torch.full_like(tokens, FINAL))
-    grown.keep(tree, torch.arange(2).expand_as(tokens))
-    fed.logits(tokens, positions)
-    probs = [model.logits(tokens[:, 1:], positions[:, 1:] + 1) for model in (grown, fed)]
-    torch.testing.assert_close(*probs, rtol=1e-9, atol=1e-9)
-
-
-def test_spec_with_a_network_as_draft_model(net, embedded_captions):
-    """With guidance, all drafts of the target itself are accepted; those of a smaller network only at times."""
-    torch.manual_seed(3)
-    small = Transformer(LlamaGenConfig(**{**asdict(SMALL), "dim": 16, "layers": 1})).double().eval()
-    sampling = TokenSampling(guidance=3.0, top_k=20)
-
-    def decode_with_draft(draft, rows=(0, 1, 2), **o):
-        """Decode rows by `spec` with the network `draft` as draft model; `o` are options."""
-        inputs = [x[list(rows)] for x in embedded_captions]
-        speculators = {"draft": LlamaGen(draft, *inputs, True)}
-        return decode_rows(spec, Sampled(LlamaGen(net, *inputs, True), sampling, speculators), rows, **o)
-
-    assert decode_with_draft(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
-    batched = decode_with_draft(small, gamma=3)
-    assert (batched.nfe > 4).all()
-    assert len(set(batched.nfe.tolist())) > 1  # rows take different numbers of passes
-    for r in range(3):
-        single = decode_with_draft(small, rows=[r], gamma=3)
-        assert torch.equal(single.tokens[0], batched.tokens[r])
-        assert single.nodes[0] == batched.nodes[r]

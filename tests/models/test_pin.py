@@ -66,7 +66,6 @@ def test_a_local_part_is_pinned_by_its_digest(tmp_path, repository, monkeypatch)
 
 RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "prompts": {"limit": 8}}}
 EXPERIMENTS = Path(__file__).parents[2] / "workflow/experiments"
-TABLES = sorted(file.stem for file in EXPERIMENTS.glob("*.yaml") if "source: hub" in file.read_text())
 
 
 def plan_of(**image) -> tuple:
@@ -87,15 +86,6 @@ def load_table(name: str) -> tuple:
     raw, absent = absent_data.replace_absent_data(yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text()))
     config = checks.make_config(pins.fill_pins(raw, pins.make_pin_reader(Path("none.yaml"), unpinned)))
     return config, cells.cells(config, []), [*absent, *dict.fromkeys(unpinned)]
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_papers_table_is_planned_without_its_data(name, monkeypatch):
-    monkeypatch.chdir(EXPERIMENTS.parents[1])
-    config, all_cells, missing = load_table(name)
-    lines = plan.describe(config, all_cells, {}, missing)
-    assert any(line.startswith("download ") for line in lines)
-    assert "before a run:" in lines
 
 
 def test_a_download_has_the_hubs_bytes_where_they_are_known(monkeypatch):

@@ -54,16 +54,6 @@ def make_config(model, location, tmp_path, **changes):
     return {"models": {model: spec}, "continuous": section | changes}
 
 
-def test_a_stand_in_is_written_the_same_each_time(written, tmp_path):
-    """Whatever was drawn before, because a configuration may hold its digest."""
-    torch.rand(3)
-    files = write("harmon", tmp_path)
-    for name in ("target", "kl"):
-        one, two = unpickle(tmp_path / files[name]), unpickle(written["harmon"][name])
-        assert list(one) == list(two)
-        assert all(torch.equal(value, two[key]) for key, value in one.items())
-
-
 def decode_images(config, model, tmp_path):
     """Decode two images by two methods, as a run's jobs do; return the loaded model and the images by method."""
     value = checks.make_config(config)
@@ -271,26 +261,6 @@ def test_a_folder_is_added_as_an_experiment(written, tmp_path, monkeypatch, caps
     assert loaded.network("target").config.grid == spec_of_model.network["grid"]
     with pytest.raises(ParityError, match=r"own.yaml: is there already"):
         add_model()
-
-
-@pytest.mark.parametrize("part_name", ["target", "draft", "kl"])
-def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part_name):
-    """Found without reading numbers: an entry is missing, or holds integers."""
-    files = written["mar"] | {part_name: tmp_path / f"{part_name}.safetensors"}
-    state = unpickle(written["mar"][part_name])
-    name = "decoder.conv_out.bias" if part_name == "kl" else "encoder_norm.bias"
-    named = {str(file): file for file in files.values()}
-    save_file(state, files[part_name])
-    assert add.identify_tensors(named, {"source": "files"}).entry["files"][part_name] == str(files[part_name])
-    lacking = {k: v for k, v in state.items() if k != name}
-    for spoiled, message in (
-        (lacking, f"missing {name}"),
-        (lacking | {name: state[name].int()}, f"{name} is torch.int32; allowed: float16"),
-    ):
-        save_file(spoiled, files[part_name])
-        with pytest.raises(ParityError, match=message) as error:
-            add.identify_tensors(named, {"source": "files"})
-        assert files[part_name].name in str(error.value)
 
 
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):

@@ -26,7 +26,6 @@ def make_regression(stop=None, hidden="^0.weight$", **settings):
     memory = torch.ones(2)
 
     def loss(step, rng):
-        """Compute the loss of a random batch, and the batch's first number for the log. Changes the memory."""
         if step == stop:
             raise Killed
         x = torch.from_numpy(rng.standard_normal((64, 4), "float32"))

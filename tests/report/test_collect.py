@@ -1,7 +1,5 @@
 """What is gathered of an experiment: a summary row per cell, verdicts, comparisons with the reference."""
 
-import copy
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +22,6 @@ from parity.report.collect import (
 )
 from parity.report.order import rank_row
 from parity.report.settings import make_labels
-from parity.report.verdicts import judge_tests
 from tests.report import made
 
 TEXT = {
@@ -97,21 +94,6 @@ def test_figures_of_sets_of_images_are_means_over_runs(tmp_path):
         assert row["fid_se"] == pytest.approx(row["fid_runs_sd"] / 3**0.5)
         shown = form.show_measured("fid")(row.to_dict())
         assert (shown.text, shown.detail) == ("21.7", f"±{form.SPACE}2.1 (sd of 3 runs)")
-
-
-def test_judging_leaves_the_tests_as_they_are(gathered):
-    """The rows in the files' results stay; those returned are corrected: each one that decides has a p_holm."""
-    files, labels = gathered.files, gathered.summary.set_index("key")["label"].to_dict()
-    for kind in files.kinds:
-        tested = list(files.find_tests(kind))
-        results = copy.deepcopy([t.results for t in tested])
-        tokens = {cell.key: files.count_tokens(cell) for cell in files.cells if cell.kind == kind}
-        rows, _, _ = judge_tests(files.settings, tested, labels, tokens)
-        assert [t.results for t in tested] == results
-        decided = [r for r in rows if r["decides"] and r["p_value"] is not None]
-        assert decided and all(r["p_holm"] is not None for r in decided)
-        given = [r for result in results for r in result["rows"]]
-        assert any(r["p_holm"] is None and r["decides"] for r in given)  # so that something was corrected
 
 
 def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):

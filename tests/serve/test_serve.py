@@ -77,13 +77,11 @@ class Served:
         return openai.AsyncOpenAI(base_url=self.address, api_key="-", max_retries=0, **settings)
 
     def measure(self):
-        """Read the metrics by name."""
         with urllib.request.urlopen(self.address.replace("/v1", "/metrics")) as answer:
             lines = answer.read().decode().splitlines()
         return {line.split()[0].removeprefix("parity_"): float(line.split()[1]) for line in lines if line[0] != "#"}
 
     def wait_for(self, is_met):
-        """Wait until metrics are as wanted, and return them."""
         for _ in range(600):
             if is_met(metrics := self.measure()):
                 return metrics
@@ -285,7 +283,6 @@ def test_places_of_a_gpu_stay_and_are_taken_later(model, make, monkeypatch):
     sizes = []
 
     def stay(self, worker, rows, size, stays):
-        """Begin as on a GPU."""
         sizes.append(len(rows))
         begin(self, worker, rows, worker.batch, True)
 
@@ -295,7 +292,6 @@ def test_places_of_a_gpu_stay_and_are_taken_later(model, make, monkeypatch):
     write = Batch.write
 
     def write_and_ask(self, model, step):
-        """Ask for more rows after the fourth pass."""
         write(self, model, step)
         if worker.counts.passes == 4:
             worker.add([Row(CAPTIONS[0], seed, 0, events.append) for seed in (2, 4, 6)])
@@ -306,20 +302,6 @@ def test_places_of_a_gpu_stay_and_are_taken_later(model, make, monkeypatch):
     worker.run()
     assert_made({event.row.seed: event for event in events}, make, [0, 2, 4, 6])
     assert sizes == [1]
-
-
-def test_on_a_cpu_rows_join_a_full_batch_until_none_waits(model):
-    """One that began with fewer rows than it may have would decode all that come later so few at once."""
-    worker = make_worker(model, **OPTIONS)
-    rows = [Row(CAPTIONS[0], seed, 0, print) for seed in range(4)]
-    small, full = Batch(worker, rows[:2], 2, False), Batch(worker, rows[:3], 3, False)
-    worker.add(rows[3:])
-    assert (small.waits(), full.waits()) == (False, True)
-    worker.drop(rows[3:])
-    assert not full.waits()
-    worker.add(rows[:1])
-    assert not full.waits()  # the model has left out rows meanwhile
-    assert Batch(worker, rows[:1], 3, True).waits()
 
 
 def test_a_method_that_refills_no_places_forms_batches(model, make):
@@ -337,7 +319,6 @@ def test_too_little_memory_halves_the_batch_and_loses_no_row(model, make, monkey
     write = Batch.write
 
     def write_few(self, model, step):
-        """Write a step, if the batch is small."""
         if len(self.rows) > 2 and worker.counts.passes > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
         write(self, model, step)
@@ -353,7 +334,6 @@ def test_an_error_is_told_to_the_rows_that_ran_and_others_go_on(model, make, mon
     write = Batch.write
 
     def write_some(self, model, step):
-        """Write a step, but not the second."""
         write(self, model, step)
         if worker.counts.passes == 2:
             raise ValueError("no such kernel")

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,21 +18,11 @@ from parity.embedded import stories
 from parity.models.anysubset.vocabulary import Pieces, read_pieces
 from parity.models.anysubset.xlnet import xlnet
 from parity.stand_ins import write
-from parity.train import __main__ as command
 from parity.train import arm, joint, loop, texts
+from tests.train.conftest import Killed, kill_at, run
 
 TINY = ("--from", "scratch", "--layers", 1, "--width", 16, "--heads", 2)
 FEW = ("--steps", 6, "--batch", 4, "--length", 16, "--every", 3, "--device", "cpu")
-
-
-class Killed(Exception):
-    pass
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    """Run each test in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -42,24 +31,6 @@ def corpus() -> Path:
     file = Path("corpus.jsonl")
     file.write_text("".join(json.dumps({"text": " ".join(stories.draw_document(i))}) + "\n" for i in range(20)))
     return file
-
-
-def run(monkeypatch, *arguments) -> None:
-    """Run the command `parity train arm` with arguments."""
-    monkeypatch.setattr(sys, "argv", ["parity train", "arm", *map(str, arguments)])
-    command.main()
-
-
-def kill_at(monkeypatch, step: int) -> None:
-    """Let training stop at a step, as if killed, after each step's checkpoint."""
-    learn = joint.JointLesson.compute_loss
-
-    def die(self, at, rng):
-        if at == step:
-            raise Killed
-        return learn(self, at, rng)
-
-    monkeypatch.setattr(joint.JointLesson, "compute_loss", die)
 
 
 def read_weights(out: str) -> dict[str, torch.Tensor]:
@@ -76,16 +47,16 @@ def test_a_killed_training_goes_on_and_its_network_decodes(corpus, monkeypatch):
     monkeypatch.setattr(loop, "fit", partial(loop.fit, saved_every=0))
     write("gpt2", Path("judge"))
     judge = ("--judge", "judge/gpt2-large")
-    run(monkeypatch, corpus, *TINY, *FEW, *judge, "--out", "whole")
+    run(monkeypatch, "arm", corpus, *TINY, *FEW, *judge, "--out", "whole")
     with monkeypatch.context() as patch:
-        kill_at(patch, 4)
+        kill_at(patch, joint.JointLesson, "compute_loss", 4)
         with pytest.raises(Killed):
-            run(patch, corpus, *TINY, *FEW, "--out", "killed")
+            run(patch, "arm", corpus, *TINY, *FEW, "--out", "killed")
     assert not Path("killed/xlnet").exists()
     with pytest.raises(ParityError, match=r"of a run with scheme = .*low.* go on with that, or delete it"):
-        run(monkeypatch, corpus, *TINY, *FEW, "--out", "killed", "--low", 0.5)
-    run(monkeypatch, corpus, *TINY, *FEW, "--out", "killed")
-    run(monkeypatch, corpus, *TINY, *FEW, "--out", "other", "--seed", 1)
+        run(monkeypatch, "arm", corpus, *TINY, *FEW, "--out", "killed", "--low", 0.5)
+    run(monkeypatch, "arm", corpus, *TINY, *FEW, "--out", "killed")
+    run(monkeypatch, "arm", corpus, *TINY, *FEW, "--out", "other", "--seed", 1)
     whole, killed, other = (read_weights(out) for out in ("whole", "killed", "other"))
     assert are_equal(whole, killed)
     assert not are_equal(whole, other)
@@ -112,13 +83,13 @@ def test_a_published_folder_is_fine_tuned_on_code_and_goes_on_with_its_dropout(m
     for i in range(8):
         (Path("source") / f"{i}.py").write_text(stories.join_source(stories.draw_snippet(i).lines[0]) * 4)
     flags = ("source", "--code", "--tokenizer", "xlnet-base-cased", *FEW)
-    run(monkeypatch, *flags, "--from", "with-model", "--out", "whole")
+    run(monkeypatch, "arm", *flags, "--from", "with-model", "--out", "whole")
     with monkeypatch.context() as patch:
-        kill_at(patch, 4)
+        kill_at(patch, joint.JointLesson, "compute_loss", 4)
         with pytest.raises(Killed):
-            run(patch, *flags, "--from", "with-model", "--out", "killed")
-    run(monkeypatch, *flags, "--from", "with-model", "--out", "killed")
-    run(monkeypatch, *flags, "--from", "without-model", "--out", "without")
+            run(patch, "arm", *flags, "--from", "with-model", "--out", "killed")
+    run(monkeypatch, "arm", *flags, "--from", "with-model", "--out", "killed")
+    run(monkeypatch, "arm", *flags, "--from", "without-model", "--out", "without")
     assert are_equal(read_weights("whole"), read_weights("killed"))
     assert not are_equal(read_weights("whole"), read_weights("without"))
     pieces = read_pieces(Path("whole/xlnet"))
@@ -128,7 +99,7 @@ def test_a_published_folder_is_fine_tuned_on_code_and_goes_on_with_its_dropout(m
 
 def test_training_lowers_the_loss_of_held_out_rows(corpus, monkeypatch):
     fast = ("--steps", 60, "--rate", 0.02, "--every", 30, "--batch", 8, "--length", 16, "--device", "cpu")
-    run(monkeypatch, corpus, *TINY, *fast, "--out", "o")
+    run(monkeypatch, "arm", corpus, *TINY, *fast, "--out", "o")
     log = [row["held_out"] for row in json.loads(Path("o/arm.json").read_text())["log"] if "step" in row]
     uniform = np.log(len(read_pieces(Path("o/xlnet")).tokenizer))
     assert log[-1] < 0.9 * uniform
@@ -204,6 +175,6 @@ def test_bad_input_is_one_clear_line(flags, line, corpus, monkeypatch):
     Path("bert").mkdir()
     Path("bert/config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ParityError) as caught:
-        run(monkeypatch, *flags, "--device", "cpu")
+        run(monkeypatch, "arm", *flags, "--device", "cpu")
     assert re.search(line, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,7 +1,6 @@
 """`parity train`: speculators of a checkpoint, from its own samples, used by the decoders that need them."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from parity.experiment.options import options
 from parity.stand_ins import make_entry
 from parity.train import __main__ as command
 from parity.train import auto, loop, speculators
+from tests.train.conftest import Killed, kill_at, run
 
 FEW = ("--steps", 4, "--batch", 4, "--images", 8, "--drawn", 4, "--device", "cpu")
 ROOT = Path(__file__).parents[2]
@@ -24,14 +24,9 @@ CAPTIONS = [str(i) for i in range(16)]  # which are classes, too
 SAMPLING = {"guidance": 2.0, "temperature": 0.9, "top_k": 40}
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    """Run each test in a folder of its own; a speculator is evaluated in the end alone."""
-    monkeypatch.chdir(tmp_path)
+def evaluated_once(monkeypatch):
+    """Evaluate a speculator in the end alone."""
     monkeypatch.setattr(command, "EVALUATIONS", 1)
     monkeypatch.setattr(speculators, "DECODED", 2)
     monkeypatch.setattr(speculators, "HELD_OUT", 4)
@@ -48,28 +43,10 @@ def write_experiment(layout: str, folder: Path, **sizes) -> Path:
     return file
 
 
-def run(monkeypatch, *arguments) -> None:
-    """Run the command `parity train` with arguments."""
-    monkeypatch.setattr(sys, "argv", ["parity train", *map(str, arguments)])
-    command.main()
-
-
 def decode(generator, method: str) -> list:
     """Decode two captions by a method, with the options of the experiment."""
     options = generator.config.image.methods[method][0]
     return generator.generate(CAPTIONS[:2], method=method, seed=5, **options)
-
-
-def kill_at(monkeypatch, step: int) -> None:
-    """Let training stop at a step, after each step's checkpoint, as if killed."""
-    learn = speculators.Lesson.learn
-
-    def die(self, job, at, rng):
-        if at == step:
-            raise Killed
-        return learn(self, job, at, rng)
-
-    monkeypatch.setattr(speculators.Lesson, "learn", die)
 
 
 @pytest.mark.parametrize("kind", ["heads", *(pytest.param(k, marks=pytest.mark.long) for k in ("draft", "drafter"))])
@@ -82,7 +59,7 @@ def test_a_killed_training_goes_on_and_its_speculator_decodes(kind, tmp_path, mo
     file = write_experiment("llamagen_c2i", tmp_path, side=4)
     run(monkeypatch, kind, "--configfile", file, "--out", "whole", *FEW)
     with monkeypatch.context() as patch:
-        kill_at(patch, 3)
+        kill_at(patch, speculators.Lesson, "learn", 3)
         with pytest.raises(Killed):
             run(patch, kind, "--configfile", file, "--out", "killed", *FEW)
     assert Path("killed", f"{kind}.pt").exists()

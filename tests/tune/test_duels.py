@@ -27,7 +27,6 @@ class Fake:
         return first, count
 
     def decode(self, variant, rows):
-        """Return the cost of this many rows by the table. Raises MemoryError for two rows or more where it has None."""
         self.decoded.append((variant.method, rows))
         if self.seconds[variant.method] is None and rows[1] > 1:
             raise MemoryError

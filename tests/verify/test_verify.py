@@ -10,15 +10,10 @@ from torch.nn.functional import pad
 
 import parity
 from parity.verify import verify
-from tests.workflow.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("in_clone")
 
 CAPTIONS = ["a large red circle on a blue background", "a small green square on a yellow background"]
-
-
-@pytest.fixture(autouse=True)
-def in_clone(monkeypatch):
-    """Run each test in the folder of the project."""
-    monkeypatch.chdir(ROOT)
 
 
 CONFIG = """

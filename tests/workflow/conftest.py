@@ -1,14 +1,11 @@
 """Make a copy of the project to run the workflow in, and a workflow that believes to be finished."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -59,25 +56,12 @@ def copy_project(folder):
     return folder
 
 
-@cache
-def start_forker():
-    """Start the process that runs are forked from, which ends with this one."""
-    command = [sys.executable, Path(__file__).with_name("forked.py")]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
-
-
 def make_runner(project):
     """Make a function that runs snakemake in a copy: `run(*arguments, config=FILE)`."""
 
     def run(*arguments, config="tiny.yaml", cwd=project):
-        """Run snakemake with a configuration, in a process forked from one that has imported it."""
-        flags = ["--cores", "2", "--resources", "gpu=0", "--configfile", config, *arguments]
-        request = {"arguments": flags, "cwd": str(cwd), "environment": dict(os.environ)}
-        with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
-            process = start_forker()
-            print(json.dumps(request | {"stdout": out.name, "stderr": err.name}), file=process.stdin, flush=True)
-            code = int(process.stdout.readline())
-            return subprocess.CompletedProcess(flags, code, out.read(), err.read())
+        command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", config]
+        return subprocess.run([*command, *arguments], cwd=cwd, capture_output=True, text=True)
 
     return run
 

@@ -172,7 +172,6 @@ class Clone:
         return subprocess.CompletedProcess([], process.returncode, "", errors)
 
     def list_store(self):
-        """List the shards of the store with their inodes, which tell whether one was written again."""
         return {file.name: file.stat().st_ino for file in (self.folder / "results/store").glob("[!.]*.npz")}
 
     def list_shards(self):

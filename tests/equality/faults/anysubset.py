@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from parity_certify.result_rows import Row
 from parity_decoders.anysubset.assd import assd
-from parity_decoders.anysubset.assd_ngram import assd_ngram
 from parity_decoders.anysubset.diffusion import diffusion
 from parity_decoders.anysubset.sequential import sequential
 from parity_decoders.anysubset.sigma_gpt import sigma_gpt
@@ -40,9 +39,6 @@ from tests.equality.faults import (
 # The targets of short trials; on consistent 3x5 the smallest fault is a TV of .009, too small for n sequences to show.
 ON = ("random 3x5", "consistent 3x4")
 NEEDED = 10_000  # number of sequences in which the tests must find each fault
-LENGTH = 64  # number of words of the long models for k = 5, except the model "far"
-AGAIN = 20  # rank from which the fault "accept reuse" reads the same acceptance uniforms again
-LATE = 32  # rank from which late faults begin: noise read again, flatter distributions
 SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no words
 # says, bool by ranks [B, S] and n_prompt [B], where a fault changes distributions
 Select = Callable[[Tensor, Tensor], Tensor]
@@ -100,25 +96,12 @@ def flatten_probs(decoder: Decoder, share: float, select: Select = lambda ranks,
     where select(ranks [B, S], n_prompt [B]) holds; by default everywhere."""
 
     def probs(model: Any, tokens: Tensor, order: Tensor, n_prompt: Tensor, ranks: Tensor, n_seen: Tensor) -> Tensor:
-        """Compute the model's distributions, flattened where `select` holds."""
         p = model.probs(tokens, order, n_prompt, ranks, n_seen)
         possible = p > 0
         flat = (1 - share) * p + share * possible / possible.sum(-1, keepdim=True).clamp(min=1)
         return torch.where(select(ranks, n_prompt)[..., None], flat, p)
 
     return replace_probs(decoder, probs)
-
-
-def reuse_from(rank: int) -> Callable[[Tensor], Tensor]:
-    """Make a map of noise indices (LENGTH * first rank of the loop + rank) by which loops that begin at `rank` or later
-    read the numbers of the loop that begins at `rank`."""
-
-    def renumber(index: Tensor) -> Tensor:
-        first_rank = index // LENGTH
-        slot = index % LENGTH - first_rank
-        return torch.where((first_rank >= rank) & (slot >= 0), rank * LENGTH + rank + slot, index)
-
-    return renumber
 
 
 def fill_backwards(model: Any, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
@@ -144,31 +127,19 @@ VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders of short trials and the
 }  # fmt: skip
 
 K = {"k": 5}
-CORRECT = {"sequential": (sequential, {}), "assd": (assd, K), "assd_ngram": (assd_ngram, K)}
+CORRECT = {"sequential": (sequential, {}), "assd": (assd, K)}
 LONG: Faulty = {
-    "assd: late reuse": (renumber(assd, reuse_from(LATE)), f"noise used again from rank {LATE} on", "chain"),
-    "assd: accept reuse": (
-        renumber(assd, reuse_from(AGAIN), only="accept"), f"acceptance uniforms again from rank {AGAIN} on", "chain"
-    ),
     "assd: beyond 128": (
         flatten_probs(assd, 0.2, lambda ranks, _: ranks >= FAR), f"drawn flatter from rank {FAR} on", "far"
     ),
     "sequential: twins of 9 to 64": (
         change_noise(sequential, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "chain"
     ),
-    "assd: last": (flatten_probs(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), "last word drawn flatter", "copy"),
-    "assd: beyond 32": (
-        flatten_probs(assd, 0.15, lambda ranks, _: ranks >= LATE), f"drawn flatter from rank {LATE} on", "hidden"
-    ),
     "assd: other prompts": (  # changes the rows whose prompts are longer than the batch's shortest
         flatten_probs(assd, 0.1, lambda _, n_prompt: (n_prompt > n_prompt.min())[:, None]),
         "drawn flatter where prompts differ", "hidden",
     ),
     "assd: alone": (swap_in_small(assd, flatten_probs(assd, 0.3), 1), "drawn flatter when alone in the batch", "chain"),
-    "assd_ngram: small batch": (
-        swap_in_small(assd_ngram, flatten_probs(assd_ngram, 0.3), 3), "drawn flatter in batches of three or fewer",
-        "chain",
-    ),
     "assd: short-sighted": (
         replace_probs(assd, partial(ignore_words, right=False)), f"words beyond {SIGHT} places unseen", "copy"
     ),
@@ -184,7 +155,6 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
     Monte-Carlo null; `seeds` is not read."""
 
     def sample(decoder: Decoder, target: Target, seed: int) -> list[Row]:
-        """Draw n sequences with the decoder and return the rows of their tests, corrected for multiple tests."""
         drawn = target.draw(decoder, n, seed, {}, threads)
         return adjust_over_targets(target.make_rows(drawn, "any-order", seed, draws))
 

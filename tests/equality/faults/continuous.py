@@ -1,12 +1,11 @@
-"""A correct speculative sampler of Gaussian mixtures with its faults, and faults injected in the shipped decoders: one
-name that they read, their noise or the distributions they see are exchanged."""
+"""Faults injected in the shipped decoders of vectors: one name that they read, their noise or the distributions they
+see are exchanged."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from parity_certify.result_rows import Row
 from parity_decoders.continuous import coupled, spec_head
@@ -20,8 +19,8 @@ from parity_decoders.verification import count_leading
 from torch import Tensor
 
 from parity.equality.targets import Decoder
-from parity.equality.targets.continuous import Target, long_targets, make_continuous_rows, targets
-from parity.models.continuous.tabular import Mixture, MixtureDistribution, exact_sampler, random_mixture
+from parity.equality.targets.continuous import Target, long_targets, targets
+from parity.models.continuous.tabular import MixtureDistribution
 from tests.equality.faults import (
     FAR,
     Correct,
@@ -42,45 +41,6 @@ NEEDED = 5000  # number of samples in which the tests must find each fault
 LATE = 32  # rank from which late faults begin: noise read again, wider distributions
 SIGHT = 8  # distance in positions beyond which a short-sighted decoder sees no tokens
 Select = Callable[[Tensor], Tensor]  # says, bool by ranks [B, n], where a fault changes the distributions
-FAULTS = (
-    "none", "residual p", "accept +0.05", "shared uniform", "draft temperature", "bonus from q", "square-root ratio",
-    "never rejects",
-)  # fmt: skip
-
-
-def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: str = "none") -> np.ndarray:
-    """Draw [rows, L, D] by speculative sampling with densities: accept a draft with probability min(1, p/q), else draw
-    from the residual max(0, p - q) by rejection from p. A run of two accepted drafts is followed by one token from p.
-
-    The faults: the residual replaced by p, as continuous decoders do for want of a sampler; 0.05 added to the
-    acceptance; one uniform for the block; drafts at 0.8 of the scale that q records; the bonus token from q;
-    acceptance by sqrt(p/q); all drafts kept.
-    """
-    K, L, D = model.means.shape
-    draft = random_mixture(np.random.default_rng(1), K, L, D)
-    x = np.empty((rows, 0, D))
-    run = np.zeros(rows, int)  # number of drafts that a row has accepted one after the other
-    u = rng.random(rows)
-    for _ in range(L):
-        y = draft.draw(x, rng, 0.8 if fault == "draft temperature" else 1.0)
-        p, q = model.density(x, y), draft.density(x, y)
-        new_u = rng.random(rows)
-        u = np.where(run > 0, u, new_u) if fault == "shared uniform" else new_u
-        ratio = np.sqrt(p / q) if fault == "square-root ratio" else p / q
-        accepted = (u < ratio + (0.05 if fault == "accept +0.05" else 0.0)) | (fault == "never rejects")
-        bonus = run == 2
-        token = np.where(accepted[:, None], y, np.nan)
-        token[bonus] = (draft if fault == "bonus from q" else model).draw(x[bonus], rng)
-        waiting = np.flatnonzero(~accepted & ~bonus)
-        while len(waiting):
-            z = model.draw(x[waiting], rng)
-            p, q = model.density(x[waiting], z), draft.density(x[waiting], z)
-            keep = (rng.random(len(waiting)) * p < p - q) | (fault == "residual p")
-            token[waiting[keep]] = z[keep]
-            waiting = waiting[~keep]
-        run = np.where(accepted & ~bonus, run + 1, 0)
-        x = np.concatenate([x, token[:, None]], 1)
-    return x
 
 
 couple_by_inverse = patch_module("parity_decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).couple
@@ -118,7 +78,6 @@ def widen(decoder: Decoder, factor: float, select: Select = lambda ranks: ranks 
     """Make the decoder see a target whose scales are `factor` times wider where select(ranks [B, n]) holds."""
 
     def conditions(model: Any, tokens: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor) -> MixtureDistribution:
-        """Compute the target's distributions, widened where `select` holds."""
         distribution = model.conditions(tokens, order, ranks, n_known)
         is_wide = select(ranks).expand_as(ranks).flatten()[:, None, None]
         return distribution._replace(scales=torch.where(is_wide, factor * distribution.scales, distribution.scales))
@@ -157,12 +116,8 @@ def sample_target(p: Any, q: Any, log_sigma: Tensor, noise: Noise, ranks: Tensor
     return x, torch.ones_like(ranks), torch.zeros_like(ranks) > 0
 
 
-VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # samplers of short trials and their faults, by name
-    "exact sampling": (exact_sampler, "none"),
-    **{f"speculative: {fault}": (partial(speculative, fault=fault), fault) for fault in FAULTS},
-}
 CSPD, HEAD, JACOBI = (f"parity_decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
-WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of walks, and their faults, by name
+VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of walks, and their faults, by name
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
     "spec_head: redrawn": (
         partial(patch_module(HEAD, couple=couple_without_residual).spec_head, ahead=3),
@@ -193,10 +148,6 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of 
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
 LONG: Faulty = {
     "mar: late reuse": (renumber(mar, reuse_late_index), f"noise used again from place {LATE} on", "regimes"),
-    "cspd: last": (widen(cspd, 1.5, lambda ranks: ranks == 63), "last token drawn wider", "regimes"),
-    "cspd: beyond 32": (
-        widen(cspd, 1.08, lambda ranks: ranks >= LATE), f"drawn wider from place {LATE} on", "turning"
-    ),
     "cspd: beyond 128": (widen(cspd, 1.15, lambda ranks: ranks >= FAR), f"drawn wider from place {FAR} on", "far"),
     "mar: twins of 9 to 64": (
         change_noise(mar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "regimes"
@@ -206,9 +157,6 @@ LONG: Faulty = {
         "drawn wider where rows differ in place", "turning",
     ),
     "cspd: alone": (swap_in_small(cspd, widen(cspd, 1.3), 1), "drawn wider when alone in the batch", "regimes"),
-    "mar: small batch": (
-        swap_in_small(mar, widen(mar, 1.3), 3), "drawn wider in batches of three or fewer", "regimes"
-    ),
     "cspd: short-sighted": (
         replace_conditions(cspd, ignore_distant_tokens), f"tokens beyond {SIGHT} places unseen", "copy"
     ),
@@ -219,23 +167,13 @@ LONG: Faulty = {
 
 
 def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Yield a trial of n samples for each fault: of samplers on a mixture of three tokens of one number, and of two; of
-    decoders that couple steps on the walks. draws: of the Monte-Carlo null; `seeds` and `threads` are not read here."""
-
-    def sample(sampler: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
-        """Draw n samples of three tokens of D numbers and return the rows of their tests."""
-        model = random_mixture(np.random.default_rng(0), 3, 3, D)
-        rng = np.random.default_rng([seed, D])
-        settings: dict[str, Any] = {"model_name": f"mixture 3 x {D}-D", "bins": bins, "draws": draws}
-        return make_continuous_rows(sampler(model, n, rng), model, rng=rng, **settings)
-
-    for (D, bins), (method, (sampler, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
-        yield Trial(method, fault, partial(sample, sampler, D, bins), n >= NEEDED)
+    """Yield a trial of n samples for each decoder that couples steps, on the walks. draws: of the Monte-Carlo null;
+    `seeds` and `threads` are not read here."""
 
     def walk(target: Target, decoder: Decoder, seed: int) -> list[Row]:
         return target.make_rows(target.draw(decoder, n, seed, {}), "continuous", seed, draws)
 
-    for target, (method, (decoder, fault)) in itertools.product(targets("walks"), WALKED.items()):
+    for target, (method, (decoder, fault)) in itertools.product(targets("walks"), VARIANTS.items()):
         yield Trial(method, fault, partial(walk, target, decoder), n >= NEEDED)
 
 

@@ -1,16 +1,10 @@
-"""Faults of discrete decoders: carried by two compact decoders, and injected in the shipped ones.
-
-`classical` has a draft model and a bonus token (Leviathan et al. 2023), `jacobi` is speculative Jacobi with a coupled
-transport of drafts (as in MC-SJD); without a fault they must pass. What they do at each point of a pass is a function
-of `Rules`, and a fault is another function in its place. Faults that short sequences do not show are shipped decoders
-with one thing changed: the noise, the distributions they see, or how they verify.
-"""
+"""Faults injected in the shipped decoders of image tokens, each with one thing changed: the noise, the distributions
+they see, or how they verify."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +12,18 @@ from parity_certify.joint_tests import make_joint_rows
 from parity_certify.result_rows import Row
 from parity_decoders.discrete.ar import ar
 from parity_decoders.discrete.sjd import sjd
-from parity_decoders.discrete.spec import spec
+from parity_decoders.discrete.sjd_coupled import sjd_coupled
+from parity_decoders.discrete.spec import accept_tokens, spec
 from parity_decoders.engine import Sampled
 from parity_decoders.noise import Noise
 from parity_decoders.protocols.discrete import TokenModel
 from parity_decoders.steps import Step
-from parity_decoders.verification import Verified, count_leading, probability, residual, sample_token, verify
+from parity_decoders.verification import Verified, finish, sample_token, verify
 from torch import Tensor
 
 from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import GUIDED, LongTarget, Target, long_targets, make_real_vocabulary
-from parity.models.discrete.tabular import TabularModel, random_table
+from parity.models.discrete.tabular import random_table
 from tests.equality.faults import (
     FAR,
     Correct,
@@ -45,8 +40,6 @@ from tests.equality.faults import (
     swap_in_small,
 )
 
-BLOCK = 3  # number of drafts in a pass of `classical`
-TEAM = 4  # number of rows that advance together under the lockstep fault
 # Sequences in which the tests must find a fault, if not 10,000; an acceptance .01 too large is a TV of about .01.
 NEEDED = {"accept +0.01": 100_000}
 WINDOW = 16
@@ -56,171 +49,60 @@ SJD = "parity_decoders.discrete.sjd"
 Select = Callable[[Tensor, int], Tensor]
 
 
-class Carried(NamedTuple):
-    """Drafts that stand from the pass before: the first n[b] of row b."""
-
-    n: Tensor  # [B] number of drafts that stand
-    drafts: Tensor  # [B, BLOCK]
-    probs: Tensor  # [B, BLOCK, V]
+# --- faults that short sequences show, injected in `spec` and in maximal coupling
 
 
-def finish_pass(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Assemble the tokens [B, S] of a pass: the first n_accepted [B] drafts, then drawn tokens. Returns them and the
-    number of final ones [B], one more than n_accepted."""
-    return torch.where(torch.arange(drafts.shape[1]) < n_accepted[:, None], drafts, drawn), n_accepted + 1
+def change_finish(change: Callable[..., Verified]) -> Decoder:
+    """Make the decoder spec, whose passes are assembled by change(p, q, draft, point, accepted, fresh, exponential)."""
+    return partial(patch_module("parity_decoders.discrete.spec", finish=change).spec, gamma=3)
 
 
-def finish_with_unverified(drafts: Tensor, drawn: Tensor, n_accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Assemble the tokens of a pass like `finish_pass`, but keep the draft after the rejected one, too (a fault)."""
-    tokens, n_kept = finish_pass(drafts, drawn, n_accepted)
-    slots = torch.arange(drafts.shape[1])
-    tokens = torch.where((slots == n_kept[:, None]) & (slots < BLOCK), drafts, tokens)
-    return tokens, torch.where(n_accepted < BLOCK - 1, n_kept + 1, n_kept)
+def accept_more(extra: float) -> Decoder:
+    """Make the decoder spec, which accepts drafts with this much more probability."""
+    accept = {"token": lambda p, q, draft, bonus, u: accept_tokens(p, q, draft, bonus, u - extra)}
+    return partial(patch_module("parity_decoders.discrete.spec", VERIFY=accept).spec, gamma=3)
 
 
-def advance_in_lockstep(n_kept: Tensor, drafts: Tensor, q: Tensor) -> tuple[Tensor, Carried | None]:
-    """Hold rows back to the slowest of their team of TEAM rows (a fault). Returns how many tokens each row keeps [B],
-    and the accepted drafts beyond, with their distributions q [B, BLOCK, V], which the next pass tests again."""
-    padded = torch.cat([n_kept, n_kept.new_full((-len(n_kept) % TEAM,), BLOCK + 1)])
-    slowest = padded.view(-1, TEAM).amin(1).repeat_interleave(TEAM)[: len(n_kept)]
-    source = (slowest[:, None] + torch.arange(BLOCK)).clamp(max=BLOCK - 1)
-    probs = q.gather(1, source[..., None].expand(-1, -1, q.shape[2]))
-    return slowest, Carried((n_kept - 1 - slowest).clamp(min=0), drafts.gather(1, source), probs)
+def draw_bonus(choose: Callable[[Tensor, Tensor], Tensor]) -> Decoder:
+    """Make the decoder spec, whose last token of a pass is drawn from choose(p, q) [B, V]."""
+
+    def finish_with_bonus(p: Tensor, q: Tensor, *rest: Any) -> Verified:
+        draft, point, accepted, fresh, e = rest
+        fresh = torch.cat([fresh[:, :-1], sample_token(choose(p, q), e[:, -1])[:, None]], 1)
+        return finish(p, q, draft, point, accepted, fresh, e)
+
+    return change_finish(finish_with_bonus)
 
 
-class Rules(NamedTuple):
-    """What `classical` and `jacobi` do at each point of a pass."""
-
-    # number(step, slots) gives the index of the noise of slots [1, S] in a pass.
-    number: Callable[[int, Tensor], Tensor] = lambda step, slots: step * slots.shape[1] + slots
-    uniforms: Callable[[Noise, Tensor], Tensor] = lambda noise, index: noise.uniform("accept", index)
-    draft: Callable[[Tensor], Tensor] = lambda q: q  # distribution to draw drafts from, though q is recorded
-    accept: Callable[[Tensor, Tensor], Tensor] = lambda u, ratio: u < ratio
-    correct: Callable[[Tensor, Tensor], Tensor] = residual  # of (p, q): a rejected draft is redrawn from it
-    bonus: Callable[[Tensor, Tensor], Tensor] = lambda p, q: p[:, BLOCK]  # of p and q: distribution of the bonus token
-    finish: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = finish_pass
-    # advance(n_kept, drafts, q) gives how many tokens a row keeps, and which drafts it carries into the next pass.
-    advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Carried | None]] = lambda n_kept, *_: (n_kept, None)
-    # distribution to record for a window's tokens
-    store: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda stays, q, p: p
+def keep_unverified(p: Tensor, q: Tensor, draft: Tensor, *rest: Any) -> Verified:
+    """Assemble the tokens of a pass, but keep the one after the rejected draft, too (a fault)."""
+    right = finish(p, q, draft, *rest)
+    return right._replace(kept=(right.kept + 1).clamp(max=draft.shape[1]))
 
 
-CORRECT_RULES = Rules()
-CLASSICAL = {
-    "none": CORRECT_RULES,
-    "residual p": Rules(correct=lambda p, q: p),
-    "residual |p - q|": Rules(correct=lambda p, q: (p - q).abs()),
-    "shared uniform": Rules(uniforms=lambda noise, index: noise.uniform("accept", index[:, :1].expand(index.shape))),
-    "accept +0.01": Rules(accept=lambda u, ratio: u < ratio + 0.01),
-    "accept +0.05": Rules(accept=lambda u, ratio: u < ratio + 0.05),
-    "draft temperature": Rules(draft=lambda q: (q.log() / 0.8).softmax(-1)),
-    "bonus from q": Rules(bonus=lambda p, q: q),
-    "bonus wrong index": Rules(bonus=lambda p, q: p[:, BLOCK - 1]),
-    "unverified kept": Rules(finish=finish_with_unverified),
-    "lockstep": Rules(advance=advance_in_lockstep),
-    "seed reused": Rules(number=lambda step, slots: slots),
-}
-JACOBI = {
-    "none": CORRECT_RULES,
-    "stored q": Rules(store=lambda stays, q, p: torch.where(stays[..., None], q, p)),
-    **{fault: CLASSICAL[fault] for fault in ("residual p", "shared uniform", "seed reused")},
-}
+def use_first(index: Tensor) -> Tensor:
+    """Map noise indices so that all slots of a pass read the first one's number."""
+    return index[:, :1].expand_as(index)
 
 
-def compute_probs(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
-    """Compute the distributions [B, S, V] of the tokens at `positions` [B, S], given the token before each, tokens [B,
-    S]. For positions past the end, any distributions of the right shape."""
-    return model.logits(tokens, (positions - 1).clamp(max=model.length - 1)).softmax(-1)
-
-
-def propose(
-    draft_model: TokenModel, token: Tensor, positions: Tensor, index: Tensor, noise: Noise, carried: Carried | None,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Draft tokens for all positions [B, BLOCK + 1] but the last, after `token` [B], one by one; carried drafts stand.
-    Returns them [B, BLOCK], their distributions [B, BLOCK, V] and the draft model's distribution of the last position
-    [B, V]. index [1, BLOCK + 1] numbers the noise of each slot."""
-    drafts, probs = [], []
-    for k in range(BLOCK):
-        q = compute_probs(draft_model, token[:, None], positions[:, k : k + 1])[:, 0]
-        token = sample_token(rules.draft(q), noise.exponential("draft", index[:, k], draft_model.vocab))
-        if carried is not None:
-            stands = carried.n > k
-            token = torch.where(stands, carried.drafts[:, k], token)
-            q = torch.where(stands[:, None], carried.probs[:, k], q)
-        drafts.append(token)
-        probs.append(q)
-    after_drafts = compute_probs(draft_model, token[:, None], positions[:, -1:])[:, 0]
-    return torch.stack(drafts, 1), torch.stack(probs, 1), after_drafts
-
-
-def find_last_token(previous: Tensor, tokens: Tensor, n_kept: Tensor) -> Tensor:
-    """Find the last final token [B] after n_kept [B] of tokens [B, S] became final; `previous` [B] if none did."""
-    return torch.cat([previous[:, None], tokens], 1).gather(1, n_kept[:, None])[:, 0]
-
-
-@torch.inference_mode()
-def classical(model: TokenModel, start: Tensor, *, noise: Noise, rules: Rules = CORRECT_RULES) -> Iterator[Step]:
-    """Decode by speculative sampling (Leviathan et al. 2023) with a random table as draft model: draft BLOCK tokens,
-    verify them in one pass, draw one more from p if all are accepted. Other `rules` plant a fault."""
-    B, L, V = len(start), model.length, model.vocab
-    draft_model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, B)
-    slots = torch.arange(BLOCK + 1)[None]
-    frontier, last_token = torch.zeros_like(start), start
-    carried: Carried | None = None
-    for step in count():
-        if int(frontier.min()) >= L:
-            return
-        index = rules.number(step, slots)
-        positions = frontier[:, None] + slots
-        drafts, q, q_bonus = propose(draft_model, last_token, positions, index, noise, carried, rules)
-        p = compute_probs(model, torch.cat([last_token[:, None], drafts], 1), positions)
-        u = rules.uniforms(noise, index)[:, :BLOCK]
-        n_accepted = count_leading(rules.accept(u, probability(p[:, :BLOCK], drafts) / probability(q, drafts)))
-        probs = torch.cat([rules.correct(p[:, :BLOCK], q), rules.bonus(p, q_bonus)[:, None]], 1)
-        drawn = sample_token(probs, noise.exponential("sample", index, V))
-        tokens, n_kept = rules.finish(torch.cat([drafts, drafts[:, :1]], 1), drawn, n_accepted)
-        n_kept, carried = rules.advance(n_kept, drafts, q)
-        n_kept = n_kept.minimum(L - frontier)
-        yield Step(tokens, n_kept, frontier)
-        last_token, frontier = find_last_token(last_token, tokens, n_kept), frontier + n_kept
-
-
-@torch.inference_mode()
-def jacobi(
-    model: TokenModel, start: Tensor, *, noise: Noise, window: int = 3, rules: Rules = CORRECT_RULES
-) -> Iterator[Step]:
-    """Decode by speculative Jacobi, verifying a window by maximal coupling: each draft, also a later one, is kept with
-    probability min(1, p / q), else redrawn from the residual, so its distribution is now p. Other `rules` plant a
-    fault."""
-    B, L, V = len(start), model.length, model.vocab
-    slots = torch.arange(window)[None]
-    frontier, last_token = torch.zeros_like(start), start
-    draft = (noise.uniform("draft", slots) * V).long().clamp(max=V - 1)
-    q = torch.full((B, window, V), 1 / V, dtype=noise.dtype)
-    for step in count(1):
-        if int(frontier.min()) >= L:
-            return
-        index = rules.number(step, slots)
-        p = compute_probs(model, torch.cat([last_token[:, None], draft[:, :-1]], 1), frontier[:, None] + slots)
-        stays = rules.uniforms(noise, index) * probability(q, draft) < probability(p, draft)
-        tokens = torch.where(stays, draft, sample_token(rules.correct(p, q), noise.exponential("sample", index, V)))
-        stored = rules.store(stays, q, p)
-        n_kept = (count_leading(stays) + 1).clamp(max=window).minimum(L - frontier)
-        yield Step(tokens, n_kept, frontier)
-        last_token, frontier = find_last_token(last_token, tokens, n_kept), frontier + n_kept
-        source = n_kept[:, None] + slots
-        is_new = source >= window
-        source = source.clamp(max=window - 1)
-        random_drafts = (noise.uniform("draft", (step + 1) * window + slots) * V).long().clamp(max=V - 1)
-        draft = torch.where(is_new, random_drafts, tokens.gather(1, source))
-        q = torch.where(is_new[..., None], 1 / V, stored.gather(1, source[..., None].expand(-1, -1, V)))
-
-
+COUPLED = partial(sjd_coupled, window=4, coupling="maximal")
 VARIANTS: dict[str, tuple[Decoder, str]] = {  # decoders of short trials and their faults, by name
-    **{f"classical: {fault}": (partial(classical, rules=rules), fault) for fault, rules in CLASSICAL.items()},
-    **{f"jacobi: {fault}": (partial(jacobi, rules=rules), fault) for fault, rules in JACOBI.items()},
-}
+    "spec": (partial(spec, gamma=3), "none"),
+    "spec: residual p": (change_finish(lambda p, q, *rest: finish(p, 0 * q, *rest)), "residual p"),
+    "spec: residual |p - q|": (
+        change_finish(lambda p, q, *rest: finish(q + (p - q).abs(), q, *rest)), "residual |p - q|"
+    ),
+    "spec: shared uniform": (partial(renumber(spec, use_first, only="accept"), gamma=3), "shared uniform"),
+    "spec: accept +0.01": (accept_more(0.01), "accept +0.01"),
+    "spec: accept +0.05": (accept_more(0.05), "accept +0.05"),
+    "spec: bonus from q": (draw_bonus(lambda p, q: q[:, -2]), "bonus from q"),
+    "spec: bonus wrong index": (draw_bonus(lambda p, q: p[:, -2]), "bonus wrong index"),
+    "spec: unverified kept": (change_finish(keep_unverified), "unverified kept"),
+    "spec: seed reused": (partial(renumber(spec, lambda index: index % 4), gamma=3), "seed reused"),
+    "sjd_coupled": (COUPLED, "none"),
+    "sjd_coupled: stored q": (partial(COUPLED, store="q"), "stored q"),
+    "sjd_coupled: residual p": (partial(COUPLED, correct="p"), "residual p"),
+}  # fmt: skip
 
 
 def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
@@ -229,7 +111,6 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
     target = Target("mutants 3x5", random_table(3, 5, torch.Generator().manual_seed(0)), 5, 5)
 
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
-        """Draw `size` sequences with the decoder and return the rows of the joint tests of their counts."""
         rng = np.random.default_rng([seed, size])
         counts = np.bincount(target.draw(decoder, size, seed, {}, threads), minlength=len(target.probs))
         return make_joint_rows("mutants", counts, target.probs, 3, 5, rng=rng, draws=draws, model=target.name)
@@ -239,7 +120,7 @@ def make_trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 
             yield Trial(method, fault, partial(sample, decoder, size), size >= NEEDED.get(fault, 10_000))
 
 
-# --- Faults that short sequences do not show, injected in the shipped decoders
+# --- faults that short sequences do not show, injected in the shipped decoders
 
 
 def reuse_late_index(index: Tensor) -> Tensor:
@@ -335,17 +216,15 @@ class Coarse(Noise):
 
 
 FLATTER = "drawn flatter by a tenth beyond token 5"
-CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW}), "spec": (spec, {"gamma": 4})}
+CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW})}
 LONG: Faulty = {
     "sjd: late reuse": (renumber(sjd, reuse_late_index), f"noise used again from pass {LATE} on", "chain"),
     "sjd: beyond 5": (flatten_probs(sjd, 0.1, lambda positions, _: positions > 5), FLATTER, "hidden"),
-    "spec: beyond 5": (flatten_probs(spec, 0.1, lambda positions, _: positions > 5), FLATTER, "counter"),
     "sjd: last": (
         flatten_probs(sjd, 0.5, lambda positions, end: positions >= end), "last token drawn flatter by half", "chain"
     ),
     "sjd: border": (patch_module(SJD, verify=accept_last).sjd, "last draft of the window unverified", "chain"),
     "sjd: tolerance": (partial(sjd, tolerance=0.02), "accept +0.02", "counter"),
-    "sjd: one in 50": (flatten_probs(sjd, 0.02), "every 50th token uniform", "order 2"),
     "ar: twins": (change_noise(ar, share_noise), "rows share their noise", "hidden"),
     "ar: twins of 9 to 64": (
         change_noise(ar, share_noise_in_runs), "rows share their noise in batches of 9 to 64", "chain"
@@ -362,9 +241,6 @@ LONG: Faulty = {
         "drawn flatter where rows differ in place", "chain",
     ),
     "sjd: alone": (swap_in_small(sjd, flatten_probs(sjd, 0.3), 1), "drawn flatter when alone in the batch", "chain"),
-    "spec: small batch": (
-        swap_in_small(spec, flatten_probs(spec, 0.3), 3), "drawn flatter in batches of three or fewer", "chain"
-    ),
     "sjd: rollback": (
         change_model(sjd, flatten_after_rollback), "drawn flatter after a rollback of 14 or more", "chain"
     ),

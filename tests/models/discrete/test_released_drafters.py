@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from parity_decoders.discrete.ar import ar
-from parity_decoders.discrete.eagle import eagle
-from parity_decoders.discrete.lantern import lantern
 from parity_decoders.discrete.spec import spec
-from parity_decoders.discrete.vvs import vvs
 from parity_decoders.speculators import EagleDrafter
 from transformers import ChameleonConfig, Emu3TextConfig
 
@@ -27,7 +23,6 @@ from parity.stand_ins.discrete import anole, anole_drafter, eagle_drafter
 from parity.stand_ins.discrete import llamagen as write_llamagen
 from tests.families import CAPTIONS, keep_dtype, load_pair
 
-TREE = {"total": 8, "depth": 2, "top_k": 3}
 SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6, "caption_dim": 32, "multiple_of": 32}
 
 
@@ -87,30 +82,6 @@ def find_entry(folder: Path, released: Path) -> dict:
     """Write an Anole to `folder` and return the entry that `models add` makes of it with the drafter `released`."""
     files = anole(folder)
     return add.find(str(folder / files["model"]), None, {"drafter": released}).entry
-
-
-def test_a_folder_and_its_drafter_decode_by_the_users_path(tmp_path, released):
-    """Greedily, so drafts change the passes and no token, except for vvs."""
-    entry = find_entry(tmp_path, released)
-    methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
-    checks.make_config(json.loads(json.dumps({"models": {"m": entry}, "image": {"methods": methods}})))
-    manifest = fetch.make_manifest("discrete", "m", entry, tmp_path / "out")
-    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # make_manifest converted the pickle
-    inputs = {k: v.numpy() for k, v in models.load_encoder(manifest)(CAPTIONS[:2]).items()}
-    loaded = models.load(manifest, needs="drafter")
-    start = torch.zeros(2, dtype=torch.int64)
-    decoded = {}
-    probs = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
-    for decode, options in ((ar, {}), (eagle, TREE), (lantern, {**TREE, "k": 5}), (vvs, {**TREE, "k": 5})):
-        model = loaded.model(inputs, probs)
-        assert isinstance(model.speculators["drafter"], EagleDrafter)
-        decoded[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
-        assert decoded[decode].tokens.shape == (2, 37)
-        assert (decoded[decode].nfe <= 36).all()
-    assert torch.equal(decoded[eagle].tokens, decoded[ar].tokens)
-    assert torch.equal(decoded[lantern].tokens, decoded[ar].tokens)
-    assert decoded[vvs].nfe.sum() < decoded[ar].nfe.sum()
-    assert not torch.equal(decoded[vvs].tokens, decoded[ar].tokens)
 
 
 def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
