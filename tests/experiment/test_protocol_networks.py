@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, paths, pins, protocol_networks, stand_in
+from parity.experiment import checks, config_overlay, paths, pins, stand_in, weights
 from parity.experiment.schema import Networks, validate
 from parity.inputs import image_files
 from parity.metrics import judges, protocols
@@ -29,10 +29,10 @@ def read_table(name):
 
 @pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
 def test_the_networks_of_a_protocol_are_valid_and_measure_what_it_needs(protocol):
-    entries = protocol_networks.list_networks(protocol)
+    entries = weights.list_protocol_networks(protocol)
     assert set(entries) == set(protocols.JUDGES[protocol]) <= {*judges.NEEDS.values()}
     declared = {"protocol": protocol, "models": {"m": {"family": "mar", "source": "hub"}}}
-    filled = pins.fill_pins(protocol_networks.add_networks(declared), lambda name: pins.NONE)
+    filled = pins.fill_pins(config_overlay.add_networks(declared), lambda name: pins.NONE)
     validate(Networks, filled["networks"], "networks")
     recipe = protocols.recipe(protocol)
     assert not recipe["images"] or {"inception", recipe.get("manifold", "inception")} <= set(entries)
@@ -43,9 +43,9 @@ def test_the_networks_of_a_protocol_are_valid_and_measure_what_it_needs(protocol
 
 def test_a_configuration_overrides_the_protocols_networks():
     raw = {"protocol": "sjd", "models": {"m": {"family": "llamagen", "source": "hub"}}}
-    assert set(protocol_networks.add_networks(copy.deepcopy(raw))["networks"]) == {"clip", "hps", "inception"}
+    assert set(config_overlay.add_networks(copy.deepcopy(raw))["networks"]) == {"clip", "hps", "inception"}
     for own in ({}, {"inception": {"file": "mine.pth", "sha256": "0" * 64}}):
-        assert protocol_networks.add_networks({**raw, "networks": own})["networks"] == own
+        assert config_overlay.add_networks({**raw, "networks": own})["networks"] == own
     without = [
         {"models": raw["models"]},
         {"protocol": "sjd", "models": {"m": {"family": "llamagen"}}},
@@ -53,7 +53,7 @@ def test_a_configuration_overrides_the_protocols_networks():
         {"protocol": "sjd"},
     ]
     for other in without:
-        assert "networks" not in protocol_networks.add_networks(copy.deepcopy(other))
+        assert "networks" not in config_overlay.add_networks(copy.deepcopy(other))
 
 
 def test_a_stated_digest_is_kept_when_the_commit_is_pinned():
@@ -85,7 +85,7 @@ def test_a_table_that_prints_quality_has_its_networks_and_its_reference(name):
     raw = read_table(name)
     section = raw.get("image") or raw["continuous"]
     assert section["reference"].startswith("data/")
-    assert set(protocol_networks.add_networks(raw)["networks"]) >= PRINTED[name]
+    assert set(config_overlay.add_networks(raw)["networks"]) >= PRINTED[name]
 
 
 @pytest.mark.parametrize("name", ["sjd-table1", "vvs-table1", "cspd-table3"])

@@ -15,7 +15,7 @@ import parity
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.experiment import checks, pins
-from parity.experiment.config_reader import read_config
+from parity.experiment.checks import read_config
 from parity.generate import BLANK
 from parity.generate import __main__ as command
 from parity.generate.animation import GREY

@@ -43,7 +43,7 @@ from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import papers as parity_papers
 from parity.experiment import checks, decoders, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import absent_data, catalogue, code_digest, config_overlay, layers, nested_runs
+from parity.experiment import catalogue, code_digest, config_overlay, layers, nested_runs
 from parity.experiment import made, schema
 from parity.inputs import image_files, readers
 
@@ -104,7 +104,7 @@ try:
     raw = config_overlay.resolve_paths(raw, find_workflow_file)
     AS_GIVEN = raw
     if MAIN and {"plan", "fetch"} & set(sys.argv[1:]):
-        raw, ABSENT = absent_data.replace_absent_data(raw)
+        raw, ABSENT = config_overlay.replace_absent_data(raw)
     elif MAIN and not raw.get("stand_in"):
         fetch_command = " ".join(["snakemake --cores 1 fetch", *["--configfile"] * bool(FILES), *map(str, FILES)])
         catalogue.check(raw, catalogue.read(Path(CATALOGUE)), fetch_command)

@@ -4,6 +4,7 @@ Everything stops here, before any job, with one line that names the key, the val
 """
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from parity.base.text_files import describe_missing, read_table
 from parity.experiment import (
     caption_cleaning,
     checkpoint_files,
+    code_digest,
     made,
     model_checks,
     pins,
@@ -25,7 +27,7 @@ from parity.experiment import (
     weights,
 )
 from parity.experiment.cells import Cell, cells, kinds, lacks_speculator, wrap_in_list
-from parity.experiment.config_overlay import resolve_paths, scale_config
+from parity.experiment.config_overlay import add_networks, read_experiment, resolve_paths, scale_config
 from parity.experiment.decoders import get_short_name
 from parity.experiment.options import (
     KINDS,
@@ -39,7 +41,6 @@ from parity.experiment.options import (
     tell_renamed,
 )
 from parity.experiment.prompt_files import check_embedded, read_prompts
-from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import (
     Config,
     ContinuousSection,
@@ -112,6 +113,24 @@ def describe_unread(config: Config) -> list[str]:
         if spec is not None:
             lines += prompt_files.describe_left_out(spec)
     return lines
+
+
+def find_in_clone(name: str) -> str:
+    """Find a file by its name in a clone of the project; return the name itself if there is no such file."""
+    file = code_digest.ROOT.parent / name
+    return str(file) if os.path.exists(file) else name
+
+
+def read_config(file: Path) -> tuple[Config, list[str]]:
+    """Read and check the experiment of a file, as commands outside the workflow do, without the method `auto`, which
+    `parity tune` chooses. Returns it and the kinds of model that had `auto`. May write stand-ins."""
+    raw = read_experiment(file)
+    auto = []
+    for kind, section in KINDS.items():
+        if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
+            auto += [kind] if raw[section]["methods"].pop(tuned.AUTO, None) else []
+    raw = stand_in.use_stand_ins(add_networks(resolve_paths(raw, find_in_clone)), stand_in.make_stand_ins)
+    return make_config(pins.fill_pins(raw, pins.make_pin_reader())), auto
 
 
 RENAMED = {("image", "companions"): "speculators"}  # section and key that an earlier version had, and today's key

@@ -4,12 +4,15 @@ Snakemake reads nested values of `--config` as text; here they are YAML, like th
 key of one section changes that key. `null` removes a key, a list replaces a list.
 """
 
+import copy
 import datetime
 import json
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
 from parity.base.text_files import read_text
+from parity.experiment import weights
 from parity.experiment.schema import (
     CLASSES,
     Config,
@@ -32,10 +36,14 @@ SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSecti
 FEWEST = 2  # smallest number of prompts, texts or images of which a figure with an error can be made
 FEWEST_COMPARED = 8  # smallest number of images that are compared with a reference: FID, precision and recall need it
 UNLIKE = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")  # octal, and base 60
-FILES = (  # keys whose values are files or folders, which are looked for in the workflow's folder too
-    "image.prompts.file", "image.reference", "text.tasks.*.*.data", "continuous.captions.file", "continuous.reference",
-    "models.*.folder", "networks.*.file",
+DATA = (  # patterns of keys whose values are files of data, or folders of them
+    "image.reference", "image.prompts.file", "continuous.reference", "continuous.captions.file", "text.tasks.*.*.data",
 )  # fmt: skip
+FILES = (*DATA, "networks.*.file", "models.*.folder")
+Keys = tuple[Any, ...]  # keys and indices that lead to a value
+ELSEWHERE = (CLASSES, "datasets:", "https://", "http://")  # what begins so is no file of this machine
+CAPTIONS = "prompts/plain.txt"  # the workflow's own, which take the place of absent ones
+LABELS = f"{CLASSES}1000"  # a prompt set of numbers, as many as are asked for, which needs no file
 
 
 def read_experiment(file: Path) -> Any:
@@ -140,15 +148,29 @@ def overlay_config(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> d
     return result
 
 
-def iter_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """Yield the values at a path of a configuration; `*` matches every value of a mapping or a list."""
-    if not path:
-        yield value
-    elif path[0] == "*":
-        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            yield from iter_values(inner, path[1:])
-    elif isinstance(value, dict):
-        yield from iter_values(value.get(path[0]), path[1:])
+def iter_values(value: Any, pattern: Sequence[str], path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Yield the values at a pattern of keys, each after the keys that lead to it; `*` matches every key or index."""
+    if not pattern:
+        yield path, value
+        return
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        if pattern[0] in ("*", key):
+            yield from iter_values(inner, pattern[1:], (*path, key))
+
+
+def find_holder(raw: dict[str, Any], path: Sequence[Any]) -> dict[str, Any]:
+    """Find the mapping that holds the last of the keys of a path."""
+    return reduce(getitem, path[:-1], raw)
+
+
+def list_absent(raw: dict[str, Any], patterns: Sequence[str]) -> list[tuple[Keys, str]]:
+    """List the files that a configuration names at these patterns of keys and that do not exist on this machine, each
+    after the keys that lead to it; not those of repositories or at addresses."""
+    named = [pair for pattern in patterns for pair in iter_values(raw, pattern.split("."))]
+    texts = [(path, name) for path, name in named if isinstance(name, str) and name and not name.startswith(ELSEWHERE)]
+    # Not Path.exists, which raises for a name that is too long; the checks refuse such a name later.
+    return [(path, name) for path, name in texts if not find_holder(raw, path).get("repo") and not os.path.exists(name)]
 
 
 def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
@@ -158,24 +180,51 @@ def resolve_paths(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, 
     default = PromptSpec().file
     if isinstance(image, dict) and isinstance(image.get("prompts", {}), dict) and not Path(default).exists():
         image["prompts"] = {"file": default, **image.get("prompts", {})}
-    for key_path in FILES:
-        *parents, key = key_path.split(".")
-        for holder in iter_values(raw, parents):
-            name = holder.get(key) if isinstance(holder, dict) and not holder.get("repo") else None
-            # Not Path.exists, which raises for a name that is too long; the checks refuse such a name later.
-            if (
-                isinstance(name, str)
-                and name
-                and not name.startswith(("datasets:", "https://", "http://", CLASSES))
-                and not os.path.exists(name)
-            ):
-                holder[key] = find(name)
+    for path, name in list_absent(raw, FILES):
+        find_holder(raw, path)[path[-1]] = find(name)
     for section in SECTIONS:
-        for methods in iter_values(raw, (section, "methods")):
+        for _, methods in iter_values(raw, (section, "methods")):
             for method in [name for name in methods if ".py:" in str(name)] if isinstance(methods, dict) else ():
                 file, _, function = method.rpartition(":")
                 if not os.path.exists(file):
                     methods[f"{find(file)}:{function}"] = methods.pop(method)
+    return raw
+
+
+def replace_absent_data(raw: dict[str, Any], captions: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """Make a copy of a configuration that does without data which are not here, for a plan or a trial, and a line for
+    each of them: prompts become numbers, captions the workflow's own, texts embedded ones; images to compare with, and
+    networks that judge, are left out. captions: prompts become the workflow's own captions, too, of which are few."""
+    raw = copy.deepcopy(raw)
+    lines = []
+    for path, name in list_absent(raw, (*DATA, "networks.*.file")):
+        lines.append(f"{'.'.join(map(str, path))} = {name!r}: no such file; put it there")
+        holder = find_holder(raw, path)
+        if path[0] == "networks":
+            del raw["networks"][path[1]]
+        elif path[-1] == "file":
+            is_numbered = path[0] == "image" and (not captions or holder.get("format") == "labels")
+            for key in ("format", "column", "caption"):
+                holder.pop(key, None)
+            holder |= {"file": LABELS} if is_numbered else {"file": CAPTIONS, "limit": 32}
+        else:
+            del holder[path[-1]]
+    return raw, lines
+
+
+def has_published_images(raw: dict[str, Any]) -> bool:
+    """Return whether a configuration names a published model of images, as far as it can be read."""
+    families = [*weights.list_families("discrete"), *weights.list_families("continuous")]  # a value may be no text
+    specs = [spec for _, spec in iter_values(raw, ("models", "*")) if isinstance(spec, dict)]
+    return any(spec.get("source", "embedded") != "embedded" and spec.get("family") in families for spec in specs)
+
+
+def add_networks(raw: dict[str, Any]) -> dict[str, Any]:
+    """Add, in place, the networks of the protocol that a configuration names, if it has a published model of images
+    and no `networks` of its own; `networks: {}` declares none. Returns `raw`."""
+    protocol = raw.get("protocol")
+    if isinstance(protocol, str) and "networks" not in raw and has_published_images(raw):
+        raw["networks"] = weights.list_protocol_networks(protocol)
     return raw
 
 

@@ -180,6 +180,14 @@ def read_protocols() -> dict[str, Any]:
     return read_constant("metrics", "protocols", "PROTOCOLS")
 
 
+def list_protocol_networks(protocol: str) -> dict[str, dict[str, str]]:
+    """List the entries of `networks` that a protocol needs, by name; {} for an unknown protocol."""
+    published = read_constant("metrics", "protocols", "NETWORKS")
+    clip = read_protocols().get(protocol, {}).get("clip")
+    names = read_constant("metrics", "protocols", "JUDGES").get(protocol, ())
+    return {name: dict(published[clip if name == "clip" else name]) for name in names}
+
+
 def digest_tokenizer(folder: str) -> dict[str, str]:
     """Digest each file of a folder that belongs to its tokenizer. Returns the digests by file name."""
     words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(folder).glob(p))]

@@ -30,7 +30,7 @@ from parity.embedded.scenes import WORDS
 from parity.experiment import tuned, weights
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import describe_source, dump_model, kinds
-from parity.experiment.config_reader import read_config
+from parity.experiment.checks import read_config
 from parity.experiment.made import is_made
 from parity.experiment.options import check_decoder, needs
 from parity.experiment.prompt_files import find_flaw, refuse_prompts
