@@ -95,7 +95,7 @@ def test_a_trial_has_networks_and_enough_images_on_both_sides(name, make_stand_i
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     raw = {**read_table(name), "stand_in": True}
     make = lambda names, published: {n: make_stand_in(n) for n in names}  # noqa: E731
-    plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
+    plan = checks.make_plan(copy.deepcopy(raw), str, lambda name: pins.NONE, PUBLISHED, make)
     assert {*plan.config.networks.list_named()} == {*protocols.JUDGES[raw["protocol"]]}
     section = plan.config.image or plan.config.continuous
     assert Path(section.reference).name == "random-images.npz"
@@ -107,7 +107,7 @@ def test_a_trial_has_networks_and_enough_images_on_both_sides(name, make_stand_i
     if plan.config.image:
         assert paths.jobs(plan.config, "discrete") <= 2, "no more jobs than without a reference"
     del raw[("image" if plan.config.image else "continuous")]["reference"]
-    smaller = checks.make_plan(raw, str, make, lambda name: pins.NONE, PUBLISHED).config
+    smaller = checks.make_plan(raw, str, lambda name: pins.NONE, PUBLISHED, make).config
     assert (smaller.image.prompts.limit if smaller.image else smaller.continuous.images) == 2
 
 

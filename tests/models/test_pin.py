@@ -114,7 +114,7 @@ def plan_prompts(folder, monkeypatch, count, **changes):
     monkeypatch.chdir(folder)
     (folder / "mine.txt").write_text(f"{scene}\n" * count)
     raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **changes.pop("prompts", {})}}, **changes}
-    return checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
+    return checks.make_plan(raw, str, lambda name: pins.NONE, [])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def refuse(problem):
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / folder) for folder in ("src", "certify/src", "decoders/src")]
 try:
-    from parity.base import digests, fork_server, machine, verdict_table
+    from parity.base import digests, machine
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
@@ -42,10 +42,8 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import papers as parity_papers
-from parity.experiment import checks, decoders, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import catalogue, code_digest, config_overlay, layers, nested_runs
-from parity.experiment import made, schema
-from parity.inputs import image_files, readers
+from parity.experiment import checks, decoders, options, paths, pins, prompt_files, study, weights
+from parity.experiment import code_digest, config_overlay, layers, made, schema
 
 
 def find_shipped(name):
@@ -105,13 +103,14 @@ try:
     AS_GIVEN = raw
     if MAIN and {"plan", "fetch"} & set(sys.argv[1:]):
         raw, ABSENT = config_overlay.replace_absent_data(raw)
-    elif MAIN and not raw.get("stand_in"):
+    elif MAIN and not raw.get("stand_in") and config_overlay.list_absent(raw, config_overlay.DATA):
+        from parity.experiment import catalogue
+
         fetch_command = " ".join(["snakemake --cores 1 fetch", *["--configfile"] * bool(FILES), *map(str, FILES)])
         catalogue.check(raw, catalogue.read(Path(CATALOGUE)), fetch_command)
     EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
         raw,
         find=find_workflow_file,
-        make=stand_in.make_stand_ins,
         pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
     )
@@ -119,12 +118,17 @@ try:
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.read_layers(kind) for kind in KINDS}
     TASKS = {t["key"]: t for t in parity_cells.list_text_tasks(EXPERIMENT)}
-    for task in TASKS.values():
+    for task in [task for task in TASKS.values() if task["settings"]["data"]]:
+        from parity.inputs import readers
+
         embedded = weights.list_models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
         NOTES += readers.describe_unread(task["kind"], task["settings"])
-    image_files.check_references(EXPERIMENT)
-    NOTES += image_files.describe_left_out(EXPERIMENT)
+    if any(section.reference for section in (EXPERIMENT.image, EXPERIMENT.continuous) if section):
+        from parity.inputs import image_files
+
+        image_files.check_references(EXPERIMENT)
+        NOTES += image_files.describe_left_out(EXPERIMENT)
 except ParityError as error:
     refuse(error)
 

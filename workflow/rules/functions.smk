@@ -220,7 +220,11 @@ def digest_reference(kind, published):
     """Digest the state of the images that a model's are compared with, so that others under the same path are read
     again; "" where they are drawn."""
     path, _ = paths.reference_images(EXPERIMENT, kind, published)
-    return image_files.digest_state(Path(path)) if path else ""
+    if not path:
+        return ""
+    from parity.inputs import image_files
+
+    return image_files.digest_state(Path(path))
 
 
 def list_baseline_files(wildcards):
@@ -336,6 +340,8 @@ def begin_run():
     if targets and targets <= {"plan", "fetch"}:
         return
     if workflow.local_exec and not machine.gpu():
+        from parity.base import fork_server
+
         fork_server.start()
     if targets & set(PAPER_TARGETS):
         check_paper_run(targets)
@@ -362,6 +368,8 @@ def check_paper_run(targets):
 
 def announce(*pages):
     """Print what this run made, last of all: the verdicts, and where the pages are."""
+    from parity.base import verdict_table
+
     written = [Path(page).resolve() for page in list_existing(*pages) if Path(page).stat().st_mtime >= BEGAN]
     summary = written[0].with_name("summary.csv") if written else Path()
     table = [verdict_table.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []

@@ -20,9 +20,8 @@ from parity.base.files import dump_canonical, read_json
 from parity.experiment import code_digest, pins, weights
 from parity.experiment.config_overlay import FEWEST, replace_absent_data
 from parity.experiment.module_metadata import modules, read_constant
-from parity.experiment.options import KINDS, list_bounds, options
+from parity.experiment.options import AUTO, KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
-from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small

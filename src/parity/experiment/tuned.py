@@ -18,12 +18,11 @@ from parity.base import machine
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.experiment import model_checks, weights
-from parity.experiment.cells import CONDITIONS, kinds
-from parity.experiment.options import KINDS, claim, declaration, list_bounds, needs, options
+from parity.experiment.cells import CONDITIONS
+from parity.experiment.options import AUTO, KINDS, claim, declaration, list_bounds, needs, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
-AUTO = "auto"
 UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # `auto` without an entry
 FIELDS = {"method", "options", "compiled", "seconds", "times"}  # keys that an entry must have
 
@@ -118,15 +117,6 @@ def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
     if others_of_case:
         return None, f"an entry of another machine or version is ignored ({others_of_case[0]})"
     return None, "no entry for this machine and batch"
-
-
-def take_auto(config: Config) -> list[str]:
-    """Remove `auto` from all sections, in place; return the kinds that had it. Raises ConfigError if it has options."""
-    auto = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
-    for kind in auto:
-        if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
-            raise ConfigError(f"{KINDS[kind]}.methods.{AUTO} = {variants}: has no options; allowed: [{{}}]")
-    return auto
 
 
 def put_choice(config: Config, kind: str) -> None:
