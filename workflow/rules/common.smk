@@ -33,7 +33,7 @@ def refuse(problem):
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / folder) for folder in ("src", "certify/src", "decoders/src")]
 try:
-    from parity.base import digests, machine
+    from parity.base import machine
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
@@ -74,14 +74,7 @@ if not IS_COMPLETE:
 
 machine.use_package(code_digest.ROOT, code_digest.STATISTICS, code_digest.DECODERS, is_main=MAIN)
 # named here too: the folder of a remote workflow cannot be listed
-papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or [
-    "assd",
-    "cspd",
-    "gsd",
-    "sjd",
-    "sjd-sv",
-    "vvs",
-]
+papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or "assd cspd gsd sjd sjd-sv vvs".split()
 PUBLISHED = [find_shipped(f"workflow/published/{paper}.csv") for paper in papers]
 
 CATALOGUE = find_shipped("workflow/data.yaml")
@@ -129,6 +122,11 @@ try:
 
         image_files.check_references(EXPERIMENT)
         NOTES += image_files.describe_left_out(EXPERIMENT)
+    MANIFESTS = paths.manifests(EXPERIMENT)
+    for manifest in [Path(manifest) for manifest in MANIFESTS.values() if MAIN and Path(manifest).is_file()]:
+        from parity.base import digests
+
+        digests.read_manifest(manifest)  # of an earlier run, whose files another may have replaced since
 except ParityError as error:
     refuse(error)
 
@@ -144,13 +142,6 @@ TESTED = {
     if any(pair)
 }
 DRAFTS = {c.spec["own_draft"]: c.spec["method"] for c in CELLS if "own_draft" in c.spec}
-MANIFESTS = paths.manifests(EXPERIMENT)
-try:
-    for manifest in MANIFESTS.values() if MAIN else ():
-        if Path(manifest).is_file():  # of an earlier run, whose files another may have replaced since
-            digests.read_manifest(Path(manifest))
-except ParityError as error:
-    refuse(error)
 RESULT = f"results/{EXPERIMENT.experiment}"
 PAPER_TARGETS = {key: [key] for key, _ in parity_papers.PAPERS.values()}
 PAPER_TARGETS["papers"] = list(PAPER_TARGETS)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.text_files import describe_missing
 from parity.experiment.schema import File, Strict
@@ -63,8 +62,10 @@ def check_variants(where: str, variants: list[dict[str, Any]], is_stand_in: bool
 
 def digest_files(options: Mapping[str, Any]) -> str:
     """Digest the content of a variant's files: 16 hex digits; files that are not there count as empty."""
+    from parity.base.digests import digest_file
+
     parts = [
-        f"{name} {digests.digest_file(file) if file.is_file() and file.stat().st_size else ''}"
+        f"{name} {digest_file(file) if file.is_file() and file.stat().st_size else ''}"
         for name, file in list_files(options).items()
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
