@@ -149,10 +149,11 @@ def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str
 
 def compute_pair_revision(spec: ModelSpec, captions: PromptSpec | None) -> str:
     """Compute the digest that identifies a continuous model, draft and autoencoder, and the captions that it reads."""
-    from parity.base.digests import digest_file
+    name, read = spec.family, None
+    if captions:
+        from parity.base.digests import digest_file
 
-    name = spec.family
-    read = captions and [captions.model_dump(exclude={"shards", "jobs", "repeats"}), digest_file(Path(captions.file))]
+        read = [captions.model_dump(exclude={"shards", "jobs", "repeats"}), digest_file(Path(captions.file))]
     if spec.source != "embedded" and not spec.folder:
         return digest([name, spec.sha256, spec.network, read])
     digests_by_file = sums(find_pair_folder(spec))
