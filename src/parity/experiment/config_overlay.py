@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -28,7 +28,6 @@ from parity.experiment.schema import (
     ContinuousSection,
     ImageSection,
     PromptSpec,
-    ShardedSection,
     TextSection,
 )
 
@@ -79,6 +78,19 @@ def load_yaml(text: str, label: str) -> Any:
                     f" allowed: {allowed}, or a text in quotes"
                 )
     return yaml.safe_load(text)
+
+
+def read_entries(file: Path, fields: Set[str], command: str) -> dict[str, dict[str, Any]]:
+    """Read the entries, by key, of a YAML file that `parity <command>` writes; {} if it does not exist. Raises
+    ConfigError for another file, as one with an entry that lacks one of the `fields`."""
+    try:
+        entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (yaml.YAMLError, UnicodeDecodeError, OSError):
+        entries = None
+    if not isinstance(entries, dict) or not all(isinstance(e, dict) and fields <= {*e} for e in entries.values()):
+        remedy = f"to delete it and {command.split()[-1]} again"
+        raise ConfigError(f"{file}: not what `parity {command}` wrote; allowed: {remedy}")
+    return entries
 
 
 def is_complete(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
@@ -228,23 +240,20 @@ def add_networks(raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def limit_shards(section: ShardedSection, rows: int, is_trial: bool) -> dict[str, int]:
-    """Limit the shards of a section, if it names them, to a number of rows, and in a trial the jobs to one: the keys
-    that change."""
-    jobs = {"jobs": 1} if is_trial else {}
-    return jobs if section.shards is None else {"shards": min(section.shards, rows), **jobs}
-
-
 def scale_config(config: Config) -> Config:
     """Make the experiment that `config.scale` asks for: that share of the prompts, texts and images of every section,
-    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. A trial on small stand-ins takes two, of
-    runs too, or of images that are compared with a reference FEWEST_COMPARED; one job decodes a cell, because starting
-    a job takes longer than these, and speeds are predicted, because those of random networks say nothing.
-    The configuration itself if nothing is left out."""
+    two at least, named `<experiment>-x<scale>`. Its tests stay as they are. The configuration itself if nothing is left
+    out.
+
+    A trial on small stand-ins takes two, of runs too, or of images that are compared with a reference FEWEST_COMPARED;
+    one job decodes a cell, because starting a job takes longer than these, and speeds are predicted, because those of
+    random networks say nothing.
+    """
     is_trial = config.stand_in is True or getattr(config.stand_in, "size", "") == "small"
     if config.scale == 1 and not is_trial:
         return config
     update: dict[str, Any] = {"scale": 1.0}
+    one_job = {"jobs": 1} if is_trial else {}
     if is_trial:
         update["timing"] = config.timing.model_copy(update={"seconds": 0.0})
     if config.scale != 1:
@@ -256,12 +265,15 @@ def scale_config(config: Config) -> Config:
             return min(n, FEWEST_COMPARED if reference else FEWEST)
         return min(n, max(FEWEST, math.ceil(n * config.scale)))
 
+    def limit_shards(shards: int | None, rows: int, repeats: int = 1) -> dict[str, int]:
+        """Limit shards, if they are named, to a number of rows, and a trial's jobs to one: the keys that change."""
+        rows = min(rows, FEWEST) if is_trial else rows
+        return one_job | ({} if shards is None else {"shards": min(shards, rows * repeats)})
+
     if config.image is not None:
         prompts = config.image.prompts
         limit = share(prompts.limit, config.image.reference)
-        images = min(limit, FEWEST) if is_trial else limit
-        smaller = {"limit": limit, "shards": min(prompts.shards, images * prompts.repeats)}
-        smaller |= {"jobs": 1} if is_trial else {}
+        smaller = {"limit": limit, **limit_shards(prompts.shards, limit, prompts.repeats)}
         update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=smaller)})
     if config.text is not None:
         tasks = {
@@ -269,17 +281,11 @@ def scale_config(config: Config) -> Config:
             for kind, task_list in config.text.tasks
         }
         fewer = config.text.tasks.model_copy(update=tasks)
-        update["text"] = config.text.model_copy(
-            update={"tasks": fewer, **limit_shards(config.text, FEWEST if is_trial else fewer.count_fewest(), is_trial)}
-        )
+        shards = limit_shards(config.text.shards, fewer.count_fewest())
+        update["text"] = config.text.model_copy(update={"tasks": fewer, **shards})
     if config.continuous is not None:
         images = share(config.continuous.images, config.continuous.reference)
         repeats = min(config.continuous.repeats, FEWEST) if is_trial else config.continuous.repeats
-        update["continuous"] = config.continuous.model_copy(
-            update={
-                "images": images,
-                "repeats": repeats,
-                **limit_shards(config.continuous, FEWEST if is_trial else images, is_trial),
-            }
-        )
+        shards = limit_shards(config.continuous.shards, images)
+        update["continuous"] = config.continuous.model_copy(update={"images": images, "repeats": repeats, **shards})
     return config.model_copy(update=update)

@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from parity.base import machine
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.experiment import model_checks, weights
 from parity.experiment.cells import CONDITIONS
+from parity.experiment.config_overlay import read_entries
 from parity.experiment.options import AUTO, KINDS, claim, declaration, list_bounds, needs, options
 from parity.experiment.schema import Config, ModelSpec
 
@@ -64,13 +63,7 @@ def list_cases(config: Config, kind: str) -> list[Case]:
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """Read the entries of a file by key; {} if it does not exist. Raises ConfigError for a file that `parity tune` did
     not write."""
-    try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (yaml.YAMLError, UnicodeDecodeError, OSError):
-        entries = None
-    if not isinstance(entries, dict) or not all(isinstance(e, dict) and {*e} >= FIELDS for e in entries.values()):
-        raise ConfigError(f"{file}: not what `parity tune` wrote; allowed: to delete it and tune again")
-    return entries
+    return read_entries(file, FIELDS, "tune")
 
 
 def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
