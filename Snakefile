@@ -33,6 +33,7 @@ include: "workflow/rules/speed.smk"
 include: "workflow/rules/equality.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/speculators.smk"
+include: "workflow/rules/run.smk"
 
 
 if MAIN and (ROOT / "workflow/experiments").is_dir():
@@ -71,12 +72,3 @@ for section in options.KINDS.values():
             section
         input:
             list_page_files(section),
-
-
-onstart:
-    if MAIN and workflow.is_main_process:
-        begin_run()
-
-
-onsuccess:
-    announce(f"{RESULT}/report.html", *(f"{RESULT}/{section}/report.html" for section in options.KINDS.values()))

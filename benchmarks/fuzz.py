@@ -114,7 +114,7 @@ def plan_run(raw: dict[str, Any]) -> int:
     """Plan a configuration before any job; return its number of cells plus of kinds. Raises ParityError if refused."""
     published = sorted((ROOT / "workflow/published").glob("*.csv"))
     plan = checks.make_plan(
-        config_overlay.overlay_config(raw, {}), str, refuse_stand_ins, lambda name: pins.NONE, published
+        config_overlay.overlay_config(raw, {}), str, lambda name: pins.NONE, published, refuse_stand_ins
     )
     for task in cells.list_text_tasks(plan.config):
         embedded = weights.list_models(plan.config, "anysubset")[task["model"]].source == "embedded"

@@ -16,7 +16,8 @@ import json
 from parity.base.command import add_arguments, pin_threads, run_command
 from parity.base.errors import ParityError
 from parity.embedded import WEIGHTS
-from recipes.runs import INSTALLS, ON_DEVICES, RUNS, install
+from recipes.install import install
+from recipes.runs import INSTALLS, ON_DEVICES, RUNS
 
 SIZES = ("steps", "batch", "examples")
 

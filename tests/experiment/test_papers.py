@@ -89,5 +89,5 @@ def test_results_lie_where_the_run_puts_them(command_line, tmp_path, make_stand_
     config = {"experiment": "few", "text": {"methods": {"sequential": [{}]}}}
     (tmp_path / "few.yaml").write_text(yaml.safe_dump(config))
     raw = {**config, **{key: json.loads(str(value).lower()) for key, value in command_line.items()}}
-    plan = checks.make_plan(raw, str, lambda names, published: {}, lambda name: pins.NONE, PUBLISHED)
+    plan = checks.make_plan(raw, str, lambda name: pins.NONE, PUBLISHED, lambda names, published: {})
     assert nested_runs.find_results(tmp_path / "few.yaml", command_line) == Path("results", plan.config.experiment)

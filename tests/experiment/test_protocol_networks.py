@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, paths, pins, protocol_networks, stand_in
+from parity.experiment import checks, config_overlay, paths, pins, stand_in, weights
 from parity.experiment.schema import Networks, validate
 from parity.inputs import image_files
 from parity.metrics import judges, protocols
@@ -24,10 +24,10 @@ def read_table(name):
 
 @pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
 def test_the_networks_of_a_protocol_are_valid_and_measure_what_it_needs(protocol):
-    entries = protocol_networks.list_networks(protocol)
+    entries = weights.list_protocol_networks(protocol)
     assert set(entries) == set(protocols.JUDGES[protocol]) <= {*judges.NEEDS.values()}
     declared = {"protocol": protocol, "models": {"m": {"family": "mar", "source": "hub"}}}
-    filled = pins.fill_pins(protocol_networks.add_networks(declared), lambda name: pins.NONE)
+    filled = pins.fill_pins(config_overlay.add_networks(declared), lambda name: pins.NONE)
     validate(Networks, filled["networks"], "networks")
     recipe = protocols.recipe(protocol)
     assert not recipe["images"] or {"inception", recipe.get("manifold", "inception")} <= set(entries)
@@ -38,9 +38,9 @@ def test_the_networks_of_a_protocol_are_valid_and_measure_what_it_needs(protocol
 
 def test_a_configuration_overrides_the_protocols_networks():
     raw = {"protocol": "sjd", "models": {"m": {"family": "llamagen", "source": "hub"}}}
-    assert set(protocol_networks.add_networks(copy.deepcopy(raw))["networks"]) == {"clip", "hps", "inception"}
+    assert set(config_overlay.add_networks(copy.deepcopy(raw))["networks"]) == {"clip", "hps", "inception"}
     for own in ({}, {"inception": {"file": "mine.pth", "sha256": "0" * 64}}):
-        assert protocol_networks.add_networks({**raw, "networks": own})["networks"] == own
+        assert config_overlay.add_networks({**raw, "networks": own})["networks"] == own
     without = [
         {"models": raw["models"]},
         {"protocol": "sjd", "models": {"m": {"family": "llamagen"}}},
@@ -48,7 +48,7 @@ def test_a_configuration_overrides_the_protocols_networks():
         {"protocol": "sjd"},
     ]
     for other in without:
-        assert "networks" not in protocol_networks.add_networks(copy.deepcopy(other))
+        assert "networks" not in config_overlay.add_networks(copy.deepcopy(other))
 
 
 def test_a_stated_digest_is_kept_when_the_commit_is_pinned():
@@ -82,7 +82,7 @@ def test_a_trial_has_networks_and_enough_images_on_both_sides(name, make_stand_i
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     raw = {**read_table(name), "stand_in": True}
     make = lambda names, published: {n: make_stand_in(n) for n in names}  # noqa: E731
-    plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
+    plan = checks.make_plan(copy.deepcopy(raw), str, lambda name: pins.NONE, PUBLISHED, make)
     assert {*plan.config.networks.list_named()} == {*protocols.JUDGES[raw["protocol"]]}
     section = plan.config.image or plan.config.continuous
     assert Path(section.reference).name == "random-images.npz"
@@ -94,7 +94,7 @@ def test_a_trial_has_networks_and_enough_images_on_both_sides(name, make_stand_i
     if plan.config.image:
         assert paths.jobs(plan.config, "discrete") <= 2, "no more jobs than without a reference"
     del raw[("image" if plan.config.image else "continuous")]["reference"]
-    smaller = checks.make_plan(raw, str, make, lambda name: pins.NONE, PUBLISHED).config
+    smaller = checks.make_plan(raw, str, lambda name: pins.NONE, PUBLISHED, make).config
     assert (smaller.image.prompts.limit if smaller.image else smaller.continuous.images) == 2
 
 

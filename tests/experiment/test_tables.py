@@ -16,7 +16,7 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 
 def make_plan(raw, make=None):
     """Plan a configuration as the rules do; return its checked form and its cells. `make` makes stand-ins."""
-    plan = checks.make_plan(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
+    plan = checks.make_plan(copy.deepcopy(raw), str, lambda name: pins.NONE, PUBLISHED, make)
     return plan.config, plan.cells
 
 

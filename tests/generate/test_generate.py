@@ -15,7 +15,7 @@ import parity
 from parity.base.errors import ConfigError, ParityError
 from parity.decode import loop
 from parity.experiment import checks, pins
-from parity.experiment.config_reader import read_config
+from parity.experiment.checks import read_config
 from parity.generate import BLANK
 from parity.generate import __main__ as command
 from parity.generate.animation import GREY
@@ -143,9 +143,9 @@ def test_a_caption_that_llamagen_cannot_read_is_refused_by_number_and_text(tmp_p
     raw = yaml.safe_load((tmp_path / "g/m.yaml").read_text())
     raw["image"] |= {"methods": {"ar": [{}]}, "prompts": {"file": str(tmp_path / "p.txt")}}
     with pytest.raises(ConfigError, match=f"^image.prompts.file = '.*p.txt': {message}"):
-        checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
+        checks.make_plan(raw, str, lambda name: pins.NONE, [])
     (tmp_path / "p.txt").write_text("a red circle\n")
-    assert checks.make_plan(raw, str, None, lambda name: pins.NONE, []).prompts == prompts[:1]
+    assert checks.make_plan(raw, str, lambda name: pins.NONE, []).prompts == prompts[:1]
 
 
 @pytest.mark.parametrize("out", ["pictures", "a/deep/folder"])

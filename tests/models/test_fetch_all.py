@@ -176,7 +176,7 @@ def test_the_catalogue_has_every_file_that_an_experiment_names():
     named = set()
     for file in sorted((ROOT / "workflow/experiments").glob("*.yaml")):
         raw = yaml.safe_load(file.read_text(encoding="utf-8"))
-        values = [v for keys in catalogue.DATA for v in catalogue.iter_values(raw, keys.split("."))]
+        values = [v for keys in catalogue.DATA for _, v in catalogue.iter_values(raw, keys.split("."))]
         files = {v for v in values if isinstance(v, str) and v.startswith(catalogue.FOLDER)}
         assert {f"{catalogue.FOLDER}{name}" for name in catalogue.list_named(raw, known)} == files, file.name
         named |= files

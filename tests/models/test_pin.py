@@ -8,7 +8,7 @@ import yaml
 
 from parity.base.digests import sha256
 from parity.base.errors import ConfigError
-from parity.experiment import absent_data, cells, checks, pins
+from parity.experiment import cells, checks, config_overlay, pins
 from parity.models import pin, plan
 
 COMMIT = "a" * 40
@@ -83,7 +83,7 @@ def test_an_embedded_model_downloads_nothing():
 def load_table(name: str) -> tuple:
     """Load a paper's table without its data and commits: configuration, cells, and lines of what is missing."""
     unpinned: list[str] = []
-    raw, absent = absent_data.replace_absent_data(yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text()))
+    raw, absent = config_overlay.replace_absent_data(yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text()))
     config = checks.make_config(pins.fill_pins(raw, pins.make_pin_reader(Path("none.yaml"), unpinned)))
     return config, cells.cells(config, []), [*absent, *dict.fromkeys(unpinned)]
 
@@ -104,7 +104,7 @@ def plan_prompts(folder, monkeypatch, count, **changes):
     monkeypatch.chdir(folder)
     (folder / "mine.txt").write_text(f"{scene}\n" * count)
     raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **changes.pop("prompts", {})}}, **changes}
-    return checks.make_plan(raw, str, None, lambda name: pins.NONE, [])
+    return checks.make_plan(raw, str, lambda name: pins.NONE, [])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from parity.embedded import WEIGHTS
 from parity.train.loop import Job, train
 from recipes import data
 from recipes.__main__ import main
-from recipes.runs import INSTALLS, RUNS, install, list_runs
+from recipes.install import install
+from recipes.runs import INSTALLS, RUNS, list_runs
 
 SIZES = {"steps": 1, "batch": 2, "examples": 6}
 HELD_OUT = {

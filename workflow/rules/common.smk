@@ -33,7 +33,7 @@ def refuse(problem):
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / folder) for folder in ("src", "certify/src", "decoders/src")]
 try:
-    from parity.base import digests, fork_server, machine, verdict_table
+    from parity.base import machine
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER/decoders FOLDER)")
 
@@ -42,10 +42,8 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import papers as parity_papers
-from parity.experiment import checks, decoders, options, paths, pins, prompt_files, stand_in, study, weights
-from parity.experiment import absent_data, catalogue, code_digest, config_overlay, layers, nested_runs
-from parity.experiment import made, schema
-from parity.inputs import image_files, readers
+from parity.experiment import checks, decoders, options, paths, pins, prompt_files, study, weights
+from parity.experiment import code_digest, config_overlay, layers, made, schema
 
 
 def find_shipped(name):
@@ -76,14 +74,7 @@ if not IS_COMPLETE:
 
 machine.use_package(code_digest.ROOT, code_digest.STATISTICS, code_digest.DECODERS, is_main=MAIN)
 # named here too: the folder of a remote workflow cannot be listed
-papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or [
-    "assd",
-    "cspd",
-    "gsd",
-    "sjd",
-    "sjd-sv",
-    "vvs",
-]
+papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or "assd cspd gsd sjd sjd-sv vvs".split()
 PUBLISHED = [find_shipped(f"workflow/published/{paper}.csv") for paper in papers]
 
 CATALOGUE = find_shipped("workflow/data.yaml")
@@ -104,14 +95,15 @@ try:
     raw = config_overlay.resolve_paths(raw, find_workflow_file)
     AS_GIVEN = raw
     if MAIN and {"plan", "fetch"} & set(sys.argv[1:]):
-        raw, ABSENT = absent_data.replace_absent_data(raw)
-    elif MAIN and not raw.get("stand_in"):
+        raw, ABSENT = config_overlay.replace_absent_data(raw)
+    elif MAIN and not raw.get("stand_in") and config_overlay.list_absent(raw, config_overlay.DATA):
+        from parity.experiment import catalogue
+
         fetch_command = " ".join(["snakemake --cores 1 fetch", *["--configfile"] * bool(FILES), *map(str, FILES)])
         catalogue.check(raw, catalogue.read(Path(CATALOGUE)), fetch_command)
     EXPERIMENT, PROMPTS, CELLS, NOTES = checks.make_plan(
         raw,
         find=find_workflow_file,
-        make=stand_in.make_stand_ins,
         pin=pins.make_pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
     )
@@ -119,12 +111,22 @@ try:
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.read_layers(kind) for kind in KINDS}
     TASKS = {t["key"]: t for t in parity_cells.list_text_tasks(EXPERIMENT)}
-    for task in TASKS.values():
+    for task in [task for task in TASKS.values() if task["settings"]["data"]]:
+        from parity.inputs import readers
+
         embedded = weights.list_models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
         NOTES += readers.describe_unread(task["kind"], task["settings"])
-    image_files.check_references(EXPERIMENT)
-    NOTES += image_files.describe_left_out(EXPERIMENT)
+    if any(section.reference for section in (EXPERIMENT.image, EXPERIMENT.continuous) if section):
+        from parity.inputs import image_files
+
+        image_files.check_references(EXPERIMENT)
+        NOTES += image_files.describe_left_out(EXPERIMENT)
+    MANIFESTS = paths.manifests(EXPERIMENT)
+    for manifest in [Path(manifest) for manifest in MANIFESTS.values() if MAIN and Path(manifest).is_file()]:
+        from parity.base import digests
+
+        digests.read_manifest(manifest)  # of an earlier run, whose files another may have replaced since
 except ParityError as error:
     refuse(error)
 
@@ -140,13 +142,6 @@ TESTED = {
     if any(pair)
 }
 DRAFTS = {c.spec["own_draft"]: c.spec["method"] for c in CELLS if "own_draft" in c.spec}
-MANIFESTS = paths.manifests(EXPERIMENT)
-try:
-    for manifest in MANIFESTS.values() if MAIN else ():
-        if Path(manifest).is_file():  # of an earlier run, whose files another may have replaced since
-            digests.read_manifest(Path(manifest))
-except ParityError as error:
-    refuse(error)
 RESULT = f"results/{EXPERIMENT.experiment}"
 PAPER_TARGETS = {key: [key] for key, _ in parity_papers.PAPERS.values()}
 PAPER_TARGETS["papers"] = list(PAPER_TARGETS)

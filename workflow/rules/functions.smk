@@ -1,13 +1,10 @@
-"""Functions of the rules: which files a job reads, which code it runs, what it asks of a cluster. No rules.
+"""Functions that several files of rules have: a job's cell, model and code, what it asks of a cluster. No rules.
 
 Most take a job's wildcards. A job is about a cell if they hold its `key`, or its `name`, "<model>/<method>-<key>".
 """
 
 import shlex
-import shutil
-import time
 
-BEGAN = time.time()
 PATTERNS = {  # of wildcards that several rules have
     "kind": "[a-z]+",
     "model": "[a-z0-9][a-z0-9_.-]*",
@@ -29,11 +26,6 @@ def find_cell(wildcards):
     return CELL.get(wildcards.get("key") or wildcards.get("name", "").rpartition("-")[2])  # a name ends in the key
 
 
-def find_group(wildcards):
-    """Find the cells whose methods a job times, the reference first."""
-    return GROUPS[f"results/speed/{wildcards.kind}/{wildcards.model}-{wildcards.key}.json"]
-
-
 def find_kind_and_model(wildcards):
     """Find kind and name of the model that a job loads."""
     if c := find_cell(wildcards):
@@ -46,18 +38,6 @@ def find_kind_and_model(wildcards):
 def find_manifest(wildcards):
     """Find the manifest of the model that a job loads."""
     return MANIFESTS["/".join(find_kind_and_model(wildcards))]
-
-
-def dump_model_spec(wildcards):
-    """Write what the configuration says of a model or a network, every default filled in."""
-    if wildcards.kind == "networks":
-        return dump_canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
-    return dump_canonical(parity_cells.dump_model(EXPERIMENT, wildcards.kind, wildcards.model))
-
-
-def find_section(kind):
-    """Find the section of the experiment for a kind of model."""
-    return getattr(EXPERIMENT, options.KINDS[kind])
 
 
 def has_images(kind):
@@ -85,77 +65,10 @@ def list_draft(wildcards):
     return [c.spec["own_draft"]] if "own_draft" in c.spec else []
 
 
-def name_draft_method(wildcards):
-    """Name the decoder whose draft network a job trains."""
-    return DRAFTS[f"results/drafts/{wildcards.model}-{wildcards.revision}/{wildcards.method}-{wildcards.key}/weights"]
-
-
 def name_family(wildcards):
     """Name the module of the family of a job's model."""
     kind, model = find_kind_and_model(wildcards)
     return f"parity.models.{kind}.{weights.list_models(EXPERIMENT, kind)[model].family}"
-
-
-def digest_decoding(wildcards):
-    """Digest what a cell's samples are named by: the decoder's module and the family's."""
-    c = find_cell(wildcards)
-    return digest_code(name_module(c.kind, c.spec["method"]), name_family(wildcards), measured=False)
-
-
-def find_made(wildcards):
-    """Find the files of a cell of tokens made elsewhere: `tokens`, of the repetition `again`, and `seconds`, by flag. The
-    seconds are of the first tokens alone."""
-    c = find_cell(wildcards)
-    chosen = c.spec["options"]
-    if c.role == "again":
-        return {"tokens": chosen["again"], "seconds": {}}
-    flags = {"seconds": chosen["seconds"], "plain-seconds": chosen["plain_seconds"]}
-    return {"tokens": chosen["tokens"], "seconds": {flag: file for flag, file in flags.items() if file}}
-
-
-def digest_timing(group, wildcards):
-    """Digest what times of a group of cells are named by: their decoders and the family."""
-    return digest_code(*sorted({name_module(c.kind, c.spec["method"]) for c in group}), name_family(wildcards))
-
-
-def list_measuring_modules(cell):
-    """List the modules of what measures and tests a cell's samples: its kind's, every metric, and layers of tests."""
-    tests = layers.select_layers(EXPERIMENT, LAYERS, cell)
-    modules = [f"parity.metrics.samples.{cell.kind}", *(f"parity.metrics.{name}" for name in study.metrics(cell.kind))]
-    return modules + [f"parity.equality.layers.{cell.kind}.{name}" for name in tests]
-
-
-def digest_measuring(wildcards):
-    """Digest what a cell's rows are named by: metrics and tests, its decoder, and the family, which draws its images."""
-    c = find_cell(wildcards)
-    return digest_code(*list_measuring_modules(c), name_module(c.kind, c.spec["method"]), name_family(wildcards))
-
-
-def digest_testing(wildcards):
-    """Digest what the tests of a method on models of known distributions are named by; one coupled to plain decoding is
-    compared with it."""
-    kind = wildcards.kind
-    exact, _ = TESTED[kind, wildcards.key]
-    modules = ["parity.equality.exact", f"parity.equality.targets.{kind}", name_module(kind, find_tested(wildcards))]
-    if exact and options.is_coupled(kind, exact.method, exact.options):
-        modules += ["parity.equality.pathwise", name_module(kind, options.find_plain_method(kind))]
-    return digest_code(*modules)
-
-
-def list_used_code():
-    """List by module what is made again after it has changed."""
-    used = {}
-    for c in CELLS:
-        family = weights.list_models(EXPERIMENT, c.kind)[c.spec["model"]].family
-        used[name_module(c.kind, c.spec["method"])] = "its cells are decoded, measured, tested and timed; all of it is"
-        used[f"parity.models.{c.kind}.{family}"] = "everything of its models is"
-        used |= {module: f"every row of a {c.kind} model is" for module in list_measuring_modules(c)}
-    return used
-
-
-def find_tested(wildcards):
-    """Find the name of the decoder that a job tests on models whose distribution is known."""
-    return next(v for v in TESTED[wildcards.kind, wildcards.key] if v).method
 
 
 # Flags of a command
@@ -198,36 +111,10 @@ def list_existing(*files):
     return [file for file in files if Path(file).exists()]
 
 
-def dump_prompt_spec(wildcards):
-    """Write what the configuration says of the prompts, how many there are, and in how many parts: as many as jobs."""
-    shared = {"limit": len(PROMPTS), "shards": paths.jobs(EXPERIMENT, "discrete")}
-    return dump_canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
-
-
 def list_task_data(wildcards):
     """List the data file of a text task, if it has one."""
     data = TASKS[wildcards.key]["settings"]["data"]
     return local([data] if data and Path(data).is_file() else [])
-
-
-def list_reference_prompts(wildcards):
-    """List the files of the captions that reference images are drawn for."""
-    shards = range(paths.jobs(EXPERIMENT, "discrete")) if wildcards.kind == "discrete" else []
-    return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
-
-
-def digest_reference(kind, published):
-    """Digest the state of the images that a model's are compared with, so that others under the same path are read
-    again; "" where they are drawn."""
-    path, _ = paths.reference_images(EXPERIMENT, kind, published)
-    return image_files.digest_state(Path(path)) if path else ""
-
-
-def list_baseline_files(wildcards):
-    """List the files of the plain decoding that a cell is compared with, if one of its layers reads it."""
-    c = find_cell(wildcards)
-    reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.select_layers(EXPERIMENT, LAYERS, c))
-    return layers.list_baseline(EXPERIMENT, CELLS, c) if reads else []
 
 
 def list_measured_files(kind, folder="results/cells/{kind}/{name}"):
@@ -237,133 +124,3 @@ def list_measured_files(kind, folder="results/cells/{kind}/{name}"):
     names += ["probs.npz"] if any("probs" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
     names += [f"images/{k}-of-{n}.npz" for k in range(n)] if has_images(kind) else []
     return [f"{folder}/{name}" for name in names]
-
-
-def dump_test_spec(wildcards):
-    """Write the settings of the exact tests and of the long ones, each if the method has such a test."""
-    exact, long = TESTED[wildcards.kind, wildcards.key]
-    shared = {"seeds": EXPERIMENT.equality.seeds[:2], "alpha": EXPERIMENT.equality.alpha}
-    pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
-    spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, **shared} for name, v in pair.items()}
-    if long and long.longest:  # images are longer than the longest model else would be
-        spec["long"]["longest"] = long.longest
-    if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
-        coupled = options.is_coupled(exact.kind, exact.method, exact.options)
-        spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}
-    return dump_canonical(spec)
-
-
-def dump_training_config(wildcards):
-    """Write the part of the experiment that training a speculator reads, so that no other change of it trains anew."""
-    image = EXPERIMENT.image.model_dump(mode="json", exclude_unset=True, include={"prompts", "sampling", "dtype"})
-    image["methods"] = {"ar": [{}]}
-    model = weights.list_models(EXPERIMENT, "discrete")[wildcards.model]
-    return dump_canonical({"models": {wildcards.model: model.model_dump(exclude_unset=True)}, "image": image})
-
-
-def format_training_flags(wildcards):
-    """Write how a speculator is trained as flags."""
-    training = EXPERIMENT.image.speculators[wildcards.speculator].model_dump(exclude_unset=True)
-    return " ".join(f"--{name} {value}" for name, value in training.items())
-
-
-# Report
-
-
-def declare_page(name, caption, category):
-    """Declare a file of the page of all sections (`part` is empty) or of one."""
-    return report(f"{RESULT}/{{part}}{name}", caption=f"../report/{caption}.rst", category=category)
-
-
-def list_page_files(section=""):
-    """List all files of the whole page, or of a section's, so that a missing one is made again; none for a section that
-    the experiment does not have."""
-    if section and not getattr(EXPERIMENT, section):
-        return []
-    tables = [f"{name}.csv" for name in ("summary", "equality", "published")]
-    return [str(Path(RESULT, section, name)) for name in ("report.html", "index.html", *tables, "records.parquet")]
-
-
-def select_kinds(wildcards):
-    """Select the kinds of model that a page is about: one section's, or all."""
-    section = wildcards.part.rstrip("/")
-    return [kind for kind in KINDS if section in ("", options.KINDS[kind])]
-
-
-def list_observations(wildcards):
-    """List the figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that
-    skip."""
-    if "discrete" not in select_kinds(wildcards):
-        return []
-    images = [c for c in CELLS if c.kind == "discrete"]
-    if not any(options.declaration("discrete", c.spec["method"]).RESTS_ON == "drafted_trees" for c in images):
-        return []
-    plain = [c.name for c in images if c.role == "reference"]
-    return collect("results/drafting/{name}/{figure}.json", name=plain, figure=("similarity", "staleness"))
-
-
-def list_page_inputs(wildcards):
-    """List what a page of these kinds of model reads."""
-    kinds = select_kinds(wildcards)
-    files = set()
-    for c in (c for c in CELLS if c.kind in kinds):
-        files |= {*list_measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
-        files |= {*list_existing(paths.benchmarks(c))}
-    files |= {path for path, group in GROUPS.items() if group[0].kind in kinds}
-    files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
-    if "anysubset" in kinds:
-        files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in schema.ASKED}
-    return sorted(files)
-
-
-# A run
-
-
-USED_CODE, CODE_RECORD = list_used_code(), Path("results/code.json")
-for change in code_digest.describe_changes(USED_CODE, CODE_RECORD) if IS_FIRST else ():
-    logger.info(change)
-
-
-def begin_run():
-    """Stop if data are absent or a network has no commit, or if --until names several rules: Snakemake starts no named
-    job that follows another one, and with --keep-going ends with 0 all the same. Lock the folder for this run, until this process ends;
-    `plan` and `fetch`, which make nothing that a run makes, need no lock and neither data nor commits; runs that a
-    paper's target starts have their own lock."""
-    global RUN_LOCK
-    if len(until := sorted(workflow.dag_settings.until)) > 1:
-        refuse(f"--until {' '.join(until)}: allowed: one name, the last of them; what leads to it is run too")
-    targets = set(workflow.dag_settings.targets)
-    if targets and targets <= {"plan", "fetch"}:
-        return
-    if workflow.local_exec and not machine.gpu():
-        fork_server.start()
-    if targets & set(PAPER_TARGETS):
-        check_paper_run(targets)
-        return
-    if problems := [*ABSENT, *UNPINNED]:
-        refuse(problems[0])
-    try:
-        RUN_LOCK = machine.lock_folder(Path(".snakemake").absolute())
-        code_digest.record_code(USED_CODE, CODE_RECORD)
-    except ParityError as error:
-        refuse(error)
-
-
-def check_paper_run(targets):
-    """Stop if a paper's target comes with what its runs cannot have: other targets, an experiment file, or one name for
-    the results of all."""
-    if others := sorted(targets - set(PAPER_TARGETS)):
-        refuse(f"{others[0]}: not together with {min(targets & set(PAPER_TARGETS))}; allowed: a command of its own")
-    if FILES:
-        refuse(f"--configfile {FILES[0]}: a paper's target takes that paper's files; allowed: --config KEY=VALUE")
-    if "experiment" in command_line:
-        refuse(f"--config experiment={command_line['experiment']}: one name for several; allowed: other keys")
-
-
-def announce(*pages):
-    """Print what this run made, last of all: the verdicts, and where the pages are."""
-    written = [Path(page).resolve() for page in list_existing(*pages) if Path(page).stat().st_mtime >= BEGAN]
-    summary = written[0].with_name("summary.csv") if written else Path()
-    table = [verdict_table.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []
-    for text in [*table, *(f"Report: {page}" for page in written)]:
-        logger.info(text, extra={"result": True})

@@ -23,6 +23,13 @@ def list_paper_files(keys, wildcards):
     return [find_shipped(f"workflow/experiments/{file.name}") for file in files]
 
 
+def list_flags(wildcards):
+    """Write the words of this command without its targets."""
+    from parity.experiment import nested_runs
+
+    return dump_canonical(nested_runs.remove_targets(sys.argv[1:], list(workflow.dag_settings.targets)))
+
+
 for target, keys in PAPER_TARGETS.items():
 
     rule:
@@ -39,9 +46,7 @@ for target, keys in PAPER_TARGETS.items():
             experiments=partial(list_paper_files, keys),
             published=find_shipped("workflow/published"),
             snakefile=workflow.main_snakefile,
-            words=lambda w: dump_canonical(
-                nested_runs.remove_targets(sys.argv[1:], list(workflow.dag_settings.targets))
-            ),
+            words=list_flags,
             config=dump_canonical(command_line),
         message:
             "make the tables and figures of " + ", ".join(keys)

@@ -150,26 +150,26 @@ def combine_digests(digests: Mapping[str, str]) -> str:
 
 def digest_file(file: Path) -> str:
     """Compute the SHA-256 of a file. A large file's is cached in the user's cache folder until the file changes."""
-    remembered = find_cached_digest(file)
-    if remembered.is_file() and len(text := remembered.read_text(encoding="utf-8")) == 64:
-        return text
-    with file.open("rb") as stream:
-        total = hashlib.file_digest(stream, "sha256").hexdigest()
-    status = file.stat()
-    settled = time.time_ns() - status.st_mtime_ns > SETTLED and find_cached_digest(file) == remembered
-    if status.st_size >= LARGE and settled:
-        with suppress(OSError):  # if the cache cannot be written, the digest is computed again next time
-            publish(remembered, total.encode())
-    return total
+
+    def compute() -> str:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    return recall_digest([file], compute) if file.stat().st_size >= LARGE else compute()
 
 
 def digest_contents(files: Sequence[Path]) -> str:
     """Compute a digest of names and contents of files, as `combine_digests` does. It is cached in the user's cache
     folder until one of the files changes, so that many small files are read once."""
+    return recall_digest(files, lambda: combine_digests({file.name: digest_file(file) for file in files}))
+
+
+def recall_digest(files: Sequence[Path], compute: Callable[[], str]) -> str:
+    """Return the digest of files that is cached, or compute it and cache it until one of the files changes."""
     remembered = find_cached_digest(*files)
     if remembered.is_file() and len(text := remembered.read_text(encoding="utf-8")) == 64:
         return text
-    total = combine_digests({file.name: digest_file(file) for file in files})
+    total = compute()
     changed = max((file.stat().st_mtime_ns for file in files), default=0)
     if time.time_ns() - changed > SETTLED and find_cached_digest(*files) == remembered:
         with suppress(OSError):  # if the cache cannot be written, the digest is computed again next time

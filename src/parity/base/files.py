@@ -18,15 +18,15 @@ from parity_certify.files import (
 )
 
 from parity.base.errors import ParityError
-from parity.base.headers import read_header
 
 __all__ = [  # the certifier's functions are listed too, so that the workflow imports all functions for files from here
     "digest", "dump_canonical", "find_numbered_files", "foreign_json", "header", "publish", "read_arrays",
-    "read_config_as", "read_json", "replace_whole", "sums", "write_arrays", "write_json",
+    "read_config_as", "read_header", "read_json", "replace_whole", "sums", "write_arrays", "write_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
 MOST = 1 << 26  # a JSON file of more bytes is not read
+LARGEST = 1 << 28  # a header of more bytes is not read
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -34,6 +34,15 @@ def sums(folder: Path) -> dict[str, str]:
     lock = folder / "SHA256SUMS"
     lines = lock.read_text(encoding="utf-8").splitlines() if lock.exists() else []
     return {name: total for total, name in (line.split() for line in lines)}
+
+
+def read_header(file: Path) -> dict[str, Any]:
+    """Read the header of a safetensors file: "__metadata__", and an entry for each tensor; ValueError if it has none.
+    No library does: `check_whole` and planning read headers of damaged files, too, and import none."""
+    with file.open("rb") as stream:
+        if (length := int.from_bytes(stream.read(8), "little")) > LARGEST:
+            raise ValueError("no header")
+        return json.loads(stream.read(length))
 
 
 def header(file: Path) -> dict[str, Any]:

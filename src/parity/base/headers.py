@@ -1,7 +1,6 @@
 """What files of weights hold, without their numbers: names and shapes of tensors, and whether a file is whole. Needs no
 torch, and nothing of a file is executed."""
 
-import json
 import pickle
 import re
 import zipfile
@@ -11,13 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from parity.base.errors import ParityError
+from parity.base.files import LARGEST, read_header
 
 Shape = tuple[int, ...]
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 HELD = ("model_ema", "model", "module", "state_dict")  # the first of these keys that a pickle has holds its tensors
 WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # torch.compile, FSDP, DDP add it
 PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # files that people save in place of weights begin so
-MOST = 1 << 28  # a header of more bytes is not read
 LEGACY = 0x1950A86A20F9469CFC6C  # a file that torch.save wrote in its older format begins with this number, pickled
 
 
@@ -47,15 +46,6 @@ def check_whole(file: Path) -> None:
                 raise ParityError(f"{file}: not a safetensors file: its header cannot be read; get it again") from None
         if size < expected:
             raise ParityError(f"{file}: cut off: {size} bytes, where its header says {expected}; get it again")
-
-
-def read_header(file: Path) -> dict[str, Any]:
-    """Read the header of a safetensors file: "__metadata__", and an entry for each tensor; ValueError if it has none.
-    No library does: `check_whole` and planning read headers of damaged files, too, and import none."""
-    with file.open("rb") as stream:
-        if (length := int.from_bytes(stream.read(8), "little")) > MOST:
-            raise ValueError("no header")
-        return json.loads(stream.read(length))
 
 
 def read_entries(file: Path) -> dict[str, Any]:
@@ -118,7 +108,7 @@ def read_content(stream: BinaryIO) -> Any:
     of tensors. Raises errors of any kind for another file."""
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as archive:
-            entry = next(e for e in archive.infolist() if e.filename.endswith("data.pkl") and e.file_size <= MOST)
+            entry = next(e for e in archive.infolist() if e.filename.endswith("data.pkl") and e.file_size <= LARGEST)
             with archive.open(entry) as stream_inside:
                 return ShapeReader(stream_inside).load()
     stream.seek(0)

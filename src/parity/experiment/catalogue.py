@@ -8,17 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from parity.base.errors import ConfigError
-from parity.experiment.config_overlay import iter_values, read_experiment
+from parity.experiment.config_overlay import DATA, iter_values, read_experiment
 from parity.experiment.schema import Hex64, Strict
 
 FOLDER = "data/"
-DATA = (
-    "image.prompts.file",
-    "image.reference",
-    "text.tasks.*.*.data",
-    "continuous.captions.file",
-    "continuous.reference",
-)
 ADDRESS = r"^https?://[^/@\s]+/\S+$"
 
 
@@ -51,7 +44,7 @@ def read(file: Path) -> dict[str, Entry]:
 
 def list_named(raw: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
     """Yield the names in the catalogue of the files in data/ that a configuration names."""
-    named = (value for keys in DATA for value in iter_values(raw, keys.split(".")))
+    named = (value for pattern in DATA for _, value in iter_values(raw, pattern.split(".")))
     for value in dict.fromkeys(value for value in named if isinstance(value, str)):
         match = re.fullmatch(rf"(\./)?{FOLDER}(?P<name>[^/]+)/?", value)
         if match and match["name"] in catalogue:

@@ -1,9 +1,11 @@
 """What a schema cannot see: methods and their options, weights and data that are there, settings that go together.
 
-Everything stops here, before any job, with one line that names the key, the value and what is allowed.
+Everything stops here, before any job, with one line that names the key, the value and what is allowed. Modules that few
+experiments need are imported where they are needed, because every run waits for these imports.
 """
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,21 +15,19 @@ from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.base.text_files import describe_missing, read_table
 from parity.experiment import (
-    caption_cleaning,
-    checkpoint_files,
+    code_digest,
     made,
     model_checks,
     pins,
     prompt_files,
-    stand_in,
     study,
-    tuned,
     weights,
 )
 from parity.experiment.cells import Cell, cells, kinds, lacks_speculator, wrap_in_list
-from parity.experiment.config_overlay import resolve_paths, scale_config
+from parity.experiment.config_overlay import add_networks, read_experiment, resolve_paths, scale_config
 from parity.experiment.decoders import get_short_name
 from parity.experiment.options import (
+    AUTO,
     KINDS,
     check_decoder,
     declaration,
@@ -39,7 +39,6 @@ from parity.experiment.options import (
     tell_renamed,
 )
 from parity.experiment.prompt_files import check_embedded, read_prompts
-from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import (
     Config,
     ContinuousSection,
@@ -60,12 +59,17 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    raw: dict[str, Any], find: Callable[[str], str], make: stand_in.Make, pin: pins.Pin, published: Sequence[Any]
+    raw: dict[str, Any],
+    find: Callable[[str], str],
+    pin: pins.Pin,
+    published: Sequence[Any],
+    make: Callable[..., Any] | None = None,
 ) -> Plan:
     """Make the plan of an experiment from its configuration `raw`: the checked configuration, scaled, its prompts and
     cells. Raises ConfigError for the first thing that is wrong. `find` gives a path for a name that does not exist from
-    here; `make` writes stand-ins; `pin` gives a repository's commit; `published` are CSV files of papers' tables."""
-    ready = pins.fill_pins(stand_in.use_stand_ins(add_networks(resolve_paths(raw, find)), make), pin)
+    here; `pin` gives a repository's commit; `published` are CSV files of papers' tables; `make` writes stand-ins, in
+    place of `stand_in.make_stand_ins`."""
+    ready = pins.fill_pins(use_stand_ins(add_networks(resolve_paths(raw, find)), make), pin)
     loaded = make_config(resolve_paths(ready, find))
     notes = describe_unread(loaded)
     config = scale_config(count_prompts(loaded))
@@ -76,9 +80,20 @@ def make_plan(
     prompts = read_prompts(config.image.prompts, max_words=max_words)
     if max_words:
         check_embedded(prompts, config.image.prompts, drawn=not config.image.reference)
-    for spec in weights.list_models(config, "discrete").values():
+    for spec in [spec for spec in weights.list_models(config, "discrete").values() if "text" in spec.files]:
+        from parity.experiment import caption_cleaning
+
         caption_cleaning.check_prompts(prompts, spec, f"image.prompts.file = {config.image.prompts.file!r}: ")
     return Plan(config, prompts, cells(config, prompts), notes)
+
+
+def use_stand_ins(raw: dict[str, Any], make: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """Make the trial that a configuration with `stand_in` asks for; return any other itself."""
+    if not raw.get("stand_in"):
+        return raw
+    from parity.experiment import stand_in
+
+    return stand_in.use_stand_ins(raw, make or stand_in.make_stand_ins)
 
 
 def count_prompts(config: Config) -> Config:
@@ -114,6 +129,24 @@ def describe_unread(config: Config) -> list[str]:
     return lines
 
 
+def find_in_clone(name: str) -> str:
+    """Find a file by its name in a clone of the project; return the name itself if there is no such file."""
+    file = code_digest.ROOT.parent / name
+    return str(file) if os.path.exists(file) else name
+
+
+def read_config(file: Path) -> tuple[Config, list[str]]:
+    """Read and check the experiment of a file, as commands outside the workflow do, without the method `auto`, which
+    `parity tune` chooses. Returns it and the kinds of model that had `auto`. May write stand-ins."""
+    raw = read_experiment(file)
+    auto = []
+    for kind, section in KINDS.items():
+        if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
+            auto += [kind] if raw[section]["methods"].pop(AUTO, None) else []
+    raw = use_stand_ins(add_networks(resolve_paths(raw, find_in_clone)))
+    return make_config(pins.fill_pins(raw, pins.make_pin_reader())), auto
+
+
 RENAMED = {("image", "companions"): "speculators"}  # section and key that an earlier version had, and today's key
 
 
@@ -131,7 +164,7 @@ def make_config(raw: dict[str, Any]) -> Config:
     """Make the configuration from its YAML, `raw`: methods with all their options, `auto` replaced by the method that
     it stands for. Raises ConfigError for the first thing that is wrong."""
     value = validate(Config, rename_old_keys(raw), "")
-    auto = tuned.take_auto(value)
+    auto = take_auto(value)
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
     if value.image is not None and made.MADE in value.image.methods:
@@ -139,6 +172,8 @@ def make_config(raw: dict[str, Any]) -> Config:
     check_models(value)
     check_judges(value)
     for kind in auto:
+        from parity.experiment import tuned
+
         tuned.put_choice(value, kind)
     if value.image is not None:
         check_image(value.image, weights.list_models(value, "discrete"))
@@ -149,6 +184,15 @@ def make_config(raw: dict[str, Any]) -> Config:
     check_studies(value)
     check_timing(value)
     return value
+
+
+def take_auto(config: Config) -> list[str]:
+    """Remove `auto` from all sections, in place; return the kinds that had it. Raises ConfigError if it has options."""
+    auto = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
+    for kind in auto:
+        if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
+            raise ConfigError(f"{KINDS[kind]}.methods.{AUTO} = {variants}: has no options; allowed: [{{}}]")
+    return auto
 
 
 def check_timing(value: Config) -> None:
@@ -173,7 +217,10 @@ def check_models(value: Config) -> None:
         if kind == "discrete":
             model_checks.check_network(name, spec)
         model_checks.check_files(name, spec)
-        checkpoint_files.check_model(name, spec)
+        if spec.files:
+            from parity.experiment import checkpoint_files
+
+            checkpoint_files.check_model(name, spec)
         if kind == "anysubset":
             model_checks.check_text_folders(name, spec.files, weights.read_family(spec.family)["files"][0])
 
@@ -194,6 +241,8 @@ def check_judges(value: Config) -> None:
             problem = describe_missing(Path(spec.file))
             raise ConfigError(f"{key} = {spec.file!r}: {problem}; allowed: a path, an address, or repo and revision")
         else:
+            from parity.experiment import checkpoint_files
+
             checkpoint_files.check_readable(key, Path(spec.file))
     architecture = recipes[value.protocol]["clip"]
     clip = value.networks.clip

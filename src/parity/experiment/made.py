@@ -5,7 +5,6 @@
 import hashlib
 import zipfile
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,22 +62,10 @@ def check_variants(where: str, variants: list[dict[str, Any]], is_stand_in: bool
 
 def digest_files(options: Mapping[str, Any]) -> str:
     """Digest the content of a variant's files: 16 hex digits; files that are not there count as empty."""
-    parts = [f"{name} {digest_file(file, *read_state(file))}" for name, file in list_files(options).items()]
+    from parity.base.digests import digest_file
+
+    parts = [
+        f"{name} {digest_file(file) if file.is_file() and file.stat().st_size else ''}"
+        for name, file in list_files(options).items()
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def read_state(file: Path) -> tuple[int, int]:
-    """Return size and time of a file's last change, (0, 0) if it is not there."""
-    if not file.is_file():
-        return 0, 0
-    state = file.stat()
-    return state.st_size, state.st_mtime_ns
-
-
-@lru_cache(maxsize=64)
-def digest_file(file: Path, size: int, changed: int) -> str:
-    """Digest a file's content, once for each state that it has had; "" if it is not there."""
-    if not size:
-        return ""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -26,6 +26,7 @@ KINDS = {
     "anysubset": "text",
     "continuous": "continuous",
 }  # the section of the configuration for each kind of model
+AUTO = "auto"  # in place of a method: the fastest on this machine, see `parity.experiment.tuned`
 LENGTHS = ("positions", "lag", "steps")  # those units of `Counts` that say how far a pass looks
 LONGEST = 256  # tokens of the longest model of known distribution, unless images have more
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}

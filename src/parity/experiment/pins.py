@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from parity.base.errors import ConfigError
+from parity.experiment.config_overlay import read_entries
 from parity.experiment.schema import HUB, OWNER
 
 FILE = Path("pins.yaml")
@@ -32,13 +31,7 @@ Pin = Callable[[str], Mapping[str, Any]]  # gives the commit and sha256 of "owne
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """Read the pins in a file, by name; {} if it does not exist. Raises ConfigError for a file that `parity models pin`
     did not write."""
-    try:
-        pins = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (yaml.YAMLError, UnicodeDecodeError, OSError):
-        pins = None
-    if not isinstance(pins, dict) or not all(isinstance(v, dict) and {*NONE} <= {*v} for v in pins.values()):
-        raise ConfigError(f"{file}: not what `parity models pin` wrote; allowed: to delete it and pin again")
-    return pins
+    return read_entries(file, {*NONE}, "models pin")
 
 
 def is_local(component: str, path: str) -> bool:
@@ -99,10 +92,8 @@ def make_pin_reader(file: Path = FILE, unpinned: list[str] | None = None) -> Pin
         """Return the pin of a name; what happens if there is none is said above."""
         if name in pins:
             return pins[name]
-        is_local_name = name.startswith(HERE)
-        lacks = (
-            f"{name.removeprefix(HERE)!r} has no sha256" if is_local_name else f"{name.partition(':')[0]} has no commit"
-        )
+        repo, _, path = name.partition(":")
+        lacks = f"{path!r} has no sha256" if name.startswith(HERE) else f"{repo} has no commit"
         problem = f"{lacks} yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it in {file}"
         if unpinned is None:
             raise ConfigError(problem)

@@ -2,8 +2,8 @@
 ones. It shows that everything runs; its figures say nothing of a model. `stand_in: {size: published}`: with random
 networks of the sizes that authors released; prompts, batches and options stay, so that it shows what a run takes.
 
-Embedded networks stay. Prompts and data that are missing are replaced (`absent_data`); where an experiment compares
-with images, a few random ones take their place. With small networks, length options such as `window` are capped at
+Embedded networks stay. Prompts and data that are missing are replaced; where an experiment compares with images, a few
+random ones take their place. With small networks, length options such as `window` are capped at
 their length, tests are as small as possible, and `config_overlay.scale_config` takes as few prompts, texts and images
 as it can.
 """
@@ -18,12 +18,10 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical, read_json
 from parity.experiment import code_digest, pins, weights
-from parity.experiment.absent_data import replace_absent_data
-from parity.experiment.config_overlay import FEWEST
+from parity.experiment.config_overlay import FEWEST, replace_absent_data
 from parity.experiment.module_metadata import modules, read_constant
-from parity.experiment.options import KINDS, list_bounds, options
+from parity.experiment.options import AUTO, KINDS, list_bounds, options
 from parity.experiment.schema import Config, ModelSpec, validate
-from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small

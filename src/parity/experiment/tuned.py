@@ -12,18 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from parity.base import machine
 from parity.base.errors import ConfigError
 from parity.base.files import dump_canonical
 from parity.experiment import model_checks, weights
-from parity.experiment.cells import CONDITIONS, kinds
-from parity.experiment.options import KINDS, claim, declaration, list_bounds, needs, options
+from parity.experiment.cells import CONDITIONS
+from parity.experiment.config_overlay import read_entries
+from parity.experiment.options import AUTO, KINDS, claim, declaration, list_bounds, needs, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
-AUTO = "auto"
 UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # `auto` without an entry
 FIELDS = {"method", "options", "compiled", "seconds", "times"}  # keys that an entry must have
 
@@ -65,13 +63,7 @@ def list_cases(config: Config, kind: str) -> list[Case]:
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """Read the entries of a file by key; {} if it does not exist. Raises ConfigError for a file that `parity tune` did
     not write."""
-    try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (yaml.YAMLError, UnicodeDecodeError, OSError):
-        entries = None
-    if not isinstance(entries, dict) or not all(isinstance(e, dict) and {*e} >= FIELDS for e in entries.values()):
-        raise ConfigError(f"{file}: not what `parity tune` wrote; allowed: to delete it and tune again")
-    return entries
+    return read_entries(file, FIELDS, "tune")
 
 
 def complete_lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
@@ -118,15 +110,6 @@ def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
     if others_of_case:
         return None, f"an entry of another machine or version is ignored ({others_of_case[0]})"
     return None, "no entry for this machine and batch"
-
-
-def take_auto(config: Config) -> list[str]:
-    """Remove `auto` from all sections, in place; return the kinds that had it. Raises ConfigError if it has options."""
-    auto = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
-    for kind in auto:
-        if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
-            raise ConfigError(f"{KINDS[kind]}.methods.{AUTO} = {variants}: has no options; allowed: [{{}}]")
-    return auto
 
 
 def put_choice(config: Config, kind: str) -> None:

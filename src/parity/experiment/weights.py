@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
 from parity.experiment.module_metadata import PACKAGE, modules, read_constant
@@ -150,11 +149,11 @@ def compute_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str
 
 def compute_pair_revision(spec: ModelSpec, captions: PromptSpec | None) -> str:
     """Compute the digest that identifies a continuous model, draft and autoencoder, and the captions that it reads."""
-    name = spec.family
-    read = captions and [
-        captions.model_dump(exclude={"shards", "jobs", "repeats"}),
-        digests.digest_file(Path(captions.file)),
-    ]
+    name, read = spec.family, None
+    if captions:
+        from parity.base.digests import digest_file
+
+        read = [captions.model_dump(exclude={"shards", "jobs", "repeats"}), digest_file(Path(captions.file))]
     if spec.source != "embedded" and not spec.folder:
         return digest([name, spec.sha256, spec.network, read])
     digests_by_file = sums(find_pair_folder(spec))
@@ -165,8 +164,10 @@ def compute_pair_revision(spec: ModelSpec, captions: PromptSpec | None) -> str:
 
 def compute_text_revision(spec: ModelSpec) -> str:
     """Compute the digest that identifies a text model that is not embedded: of its weights and its tokenizer."""
+    from parity.base.digests import sha256
+
     components = read_family(spec.family)["files"]
-    totals = [spec.sha256.get(name) or digests.sha256(Path(spec.files[name])) for name in components]
+    totals = [spec.sha256.get(name) or sha256(Path(spec.files[name])) for name in components]
     return digest([totals, [f if f.startswith(HUB) else digest_tokenizer(f) for f in spec.files.values()]])
 
 
@@ -180,10 +181,20 @@ def read_protocols() -> dict[str, Any]:
     return read_constant("metrics", "protocols", "PROTOCOLS")
 
 
+def list_protocol_networks(protocol: str) -> dict[str, dict[str, str]]:
+    """List the entries of `networks` that a protocol needs, by name; {} for an unknown protocol."""
+    published = read_constant("metrics", "protocols", "NETWORKS")
+    clip = read_protocols().get(protocol, {}).get("clip")
+    names = read_constant("metrics", "protocols", "JUDGES").get(protocol, ())
+    return {name: dict(published[clip if name == "clip" else name]) for name in names}
+
+
 def digest_tokenizer(folder: str) -> dict[str, str]:
     """Digest each file of a folder that belongs to its tokenizer. Returns the digests by file name."""
+    from parity.base.digests import digest_file
+
     words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(folder).glob(p))]
-    return {file.name: digests.digest_file(file) for file in words}
+    return {file.name: digest_file(file) for file in words}
 
 
 def find_pair_folder(spec: ModelSpec) -> Path:

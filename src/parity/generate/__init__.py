@@ -30,9 +30,9 @@ from parity.embedded.scenes import WORDS
 from parity.experiment import tuned, weights
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import describe_source, dump_model, kinds
-from parity.experiment.config_reader import read_config
+from parity.experiment.checks import read_config
 from parity.experiment.made import is_made
-from parity.experiment.options import check_decoder, needs
+from parity.experiment.options import AUTO, check_decoder, needs
 from parity.experiment.prompt_files import find_flaw, refuse_prompts
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.tuned import Case
@@ -144,7 +144,7 @@ class Generator:
 
         Raises ConfigError for a method that does not exist or that this model cannot run, and for a wrong option.
         """
-        if method == tuned.AUTO:
+        if method == AUTO:
             entry, _ = tuned.find(self.case)
             if entry and not given:
                 return entry["method"], entry["options"]
@@ -154,7 +154,7 @@ class Generator:
         try:
             check_decoder(self.kind, method)
         except ConfigError as error:
-            raise ConfigError(f"method {method!r}: {error}, or {tuned.AUTO}") from None
+            raise ConfigError(f"method {method!r}: {error}, or {AUTO}") from None
         return method, tuned.complete_runnable(self.kind, method, dict(given), self.case.model, self.case.spec)
 
     @cached_property

@@ -16,7 +16,7 @@ digest stands in the results and under each table. A recipe has
     images   how many images the paper generated; fewer are measured, and do not compare
 
 JUDGES lists the networks of a recipe, and NETWORKS where each is published: an experiment that names a recipe has them
-without a word of its own (`experiment.protocol_networks`). A repository's commit is pinned as that of a checkpoint; an
+without a word of its own (`config_overlay.add_networks`). A repository's commit is pinned as that of a checkpoint; an
 address comes with its digest, whose first eight digits its authors put into the file's name.
 
 Sources: SJD's evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score of

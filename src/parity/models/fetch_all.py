@@ -19,8 +19,7 @@ from parity.base.digests import digest_file
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import catalogue, cells, checks, paths, pins, weights
-from parity.experiment.absent_data import replace_absent_data
-from parity.experiment.protocol_networks import add_networks
+from parity.experiment.config_overlay import add_networks, replace_absent_data
 from parity.models import fetch, hub, pin
 
 WORK = ".fetch"  # folder in data/ of unfinished downloads, each in a folder of its own

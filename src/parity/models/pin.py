@@ -18,8 +18,7 @@ from parity.base.digests import combine_digests, sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
-from parity.experiment.config_overlay import read_experiment
-from parity.experiment.protocol_networks import add_networks
+from parity.experiment.config_overlay import add_networks, read_experiment
 from parity.experiment.schema import PINNED
 from parity.models.hub import Listed, download, folder_prefix, list_files, select_remote_weights
 

@@ -13,11 +13,9 @@ import pandas as pd
 import yaml
 
 from parity.experiment import cells, config_overlay, pins, study, weights
-from parity.experiment.absent_data import replace_absent_data
 from parity.experiment.checks import make_config
 from parity.experiment.options import KINDS
 from parity.experiment.papers import PAPERS, Experiment, list_experiments
-from parity.experiment.protocol_networks import add_networks
 from parity.experiment.schema import ASKED, Config
 from parity.report.blocks import list_records
 from parity.report.collect import COMPARED, RELATIVE, list_cell_columns, list_sizes, list_studies
@@ -56,12 +54,12 @@ class Planned(NamedTuple):
 
 def plan_experiment(experiment: Experiment, root: Path) -> Planned:
     """Plan an experiment file. root: the folder that the file's own paths begin from."""
-    raw = add_networks(config_overlay.read_experiment(experiment.file))
+    raw = config_overlay.add_networks(config_overlay.read_experiment(experiment.file))
 
     def find(name: str) -> str:
         return str(root / name)
 
-    here, _ = replace_absent_data(config_overlay.resolve_paths(copy.deepcopy(raw), find))
+    here, _ = config_overlay.replace_absent_data(config_overlay.resolve_paths(copy.deepcopy(raw), find))
     config = make_config(config_overlay.resolve_paths(pins.fill_pins(here, lambda name: pins.NONE), find))
     text_tasks = cells.list_text_tasks(config)
     tasks = {task["key"]: task for task in text_tasks}

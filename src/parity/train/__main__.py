@@ -27,7 +27,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish, read_json
 from parity.experiment import checks, tuned, weights
 from parity.experiment.caption_cleaning import check_prompts
-from parity.experiment.config_reader import read_config
+from parity.experiment.checks import read_config
 from parity.experiment.prompt_files import iter_rows, read_prompts
 from parity.experiment.schema import PromptSpec, TrainingSpec, validate
 from parity.generate import Generator, check_captions

@@ -36,7 +36,7 @@ from parity.base.files import publish
 from parity.experiment import checks, tuned
 from parity.experiment.caption_cleaning import check_prompts
 from parity.experiment.cells import captions, kinds, list_text_tasks
-from parity.experiment.config_reader import read_config
+from parity.experiment.checks import read_config
 from parity.experiment.options import (
     KINDS,
     declaration,
