@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from parity.train import format_log
-
 from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, sums
+from parity.train import format_log
 from recipes.runs import DATA, Run, list_runs
 
 
