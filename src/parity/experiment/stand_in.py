@@ -3,9 +3,8 @@ ones. It shows that everything runs; its figures say nothing of a model. `stand_
 networks of the sizes that authors released; prompts, batches and options stay, so that it shows what a run takes.
 
 Embedded networks stay. Prompts and data that are missing are replaced; where an experiment compares with images, a few
-random ones take their place. With small networks, length options such as `window` are capped at
-their length, tests are as small as possible, and `config_overlay.scale_config` takes as few prompts, texts and images
-as it can.
+random ones take their place. With small networks, length options such as `window` are capped at their length, tests are
+as small as possible, and `config_overlay.scale_config` takes as few prompts, texts and images as it can.
 """
 
 import copy
