@@ -38,7 +38,10 @@ def list_baseline_files(wildcards):
     """List the files of the plain decoding that a cell is compared with, if one of its layers reads it."""
     c = find_cell(wildcards)
     reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.select_layers(EXPERIMENT, LAYERS, c))
-    return layers.list_baseline(EXPERIMENT, CELLS, c) if reads else []
+    if not reads:
+        return []
+    baseline = parity_cells.find_reference(c, CELLS)
+    return [*paths.pieces(EXPERIMENT, baseline, "shards"), f"{paths.folder(baseline)}/features.npz"]
 
 
 def list_measuring_modules(cell):

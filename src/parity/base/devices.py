@@ -37,9 +37,9 @@ def check(device: str, dtype: str) -> None:
         raise ParityError(f"dtype bfloat16: {device} does not compute in it; allowed there: float32, float64")
 
 
-def claim_device(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
+def claim_device(device: str, count: int | None = None, folder: Path | None = None) -> str:
     """Claim a device for this process: "cuda" becomes "cuda:<i>", the first of the `count` visible ones (None: all)
-    that no other job on this machine holds, after waiting in steps of `pause` seconds if none is free. Another device
+    that no other job on this machine holds, after waiting if none is free. Another device
     is returned unchanged.
 
     A lock on a file in `folder`, the system's temporary one by default, reserves it until the process ends. A cluster
@@ -66,7 +66,7 @@ def claim_device(device: str, count: int | None = None, folder: Path | None = No
         if not waiting:
             print(f"all {len(names)} devices are held by other jobs; waiting", file=sys.stderr, flush=True)
         waiting = True
-        time.sleep(pause)
+        time.sleep(1)
 
 
 def take_device(device: str, dtype: str = "float32") -> str:

@@ -51,11 +51,6 @@ def list_named(raw: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
             yield match["name"]
 
 
-def list_absent(raw: Mapping[str, Any], catalogue: Catalogue) -> list[str]:
-    """List the names in the catalogue of the files in data/ that a configuration names and this folder lacks."""
-    return [name for name in list_named(raw, catalogue) if not Path(FOLDER, name).exists()]
-
-
 def explain_asking(name: str, entry: Entry) -> str:
     """Explain where to ask for a file that is not downloaded, because it needs a form or is part of a large one."""
     return f"{FOLDER}{name}: not here, and not fetched ({entry.licence}); ask for it at {entry.ask} and put it there"
@@ -64,7 +59,7 @@ def explain_asking(name: str, entry: Entry) -> str:
 def check(raw: Mapping[str, Any], catalogue: Catalogue, command: str) -> None:
     """Raise ConfigError of one line for the first file in data/ that a configuration names and this folder lacks.
     command: what fetches it."""
-    for name in list_absent(raw, catalogue):
+    for name in [name for name in list_named(raw, catalogue) if not Path(FOLDER, name).exists()]:
         entry = catalogue[name]
         if entry.ask:
             raise ConfigError(explain_asking(name, entry))

@@ -57,15 +57,11 @@ def read_part(spec: ModelSpec, component: str, path: Path) -> dict[str, Shape]:
         model_checks.check_tokenizer(path, "text")
     if shapes:
         check_network(spec, component, path, shapes)
+        sizes = weights.read_family(spec.family).get("sizes", {}) | weights.read_sizes(spec)
         for key, value in derive_network_sizes(spec, component, shapes).items():
-            if (
-                given_value := weights.read_sizes(spec).get(
-                    key, weights.read_family(spec.family).get("sizes", {}).get(key)
-                )
-            ) != value:
-                raise ParityError(
-                    f"{path}: network.{key} = {given_value}, and the file's {key} is {value}; allowed: {value}"
-                )
+            if sizes.get(key) != value:
+                problem = f"network.{key} = {sizes.get(key)}, and the file's {key} is {value}"
+                raise ParityError(f"{path}: {problem}; allowed: {value}")
     return shapes
 
 

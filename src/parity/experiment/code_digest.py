@@ -40,7 +40,7 @@ SAYING = {"print", "warn", "info", "warning"}  # functions that only say somethi
 INSTALLED: dict[str, tuple[Path, ...]] = {}  # Python files that were installed with a module of others, by its name
 
 
-def add_root(package: str, folder: Path, files: Iterable[Path] = ()) -> None:
+def add_root(package: str, folder: Path, files: Iterable[Path]) -> None:
     """Let the modules of a further package, which lies in `folder`, be found. files: what was installed with it."""
     if package not in OWN:
         INSTALLED[package] = tuple(file for file in files if file.is_relative_to(folder) and file.is_file())

@@ -7,8 +7,7 @@ parity.equality.layers.
 from typing import Any
 
 from parity.base.errors import ConfigError
-from parity.experiment import paths
-from parity.experiment.cells import Cell, find_reference
+from parity.experiment.cells import Cell
 from parity.experiment.module_metadata import modules, require
 from parity.experiment.options import declaration, has_drafts, is_coupled, is_plain_decoding
 from parity.experiment.schema import Config
@@ -59,9 +58,3 @@ def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict
         name: {s: settings[s] for s in ("alpha", *layers[cell.kind][name]["SETTINGS"]) if s in settings}
         for name in select_layers(config, layers, cell)
     }
-
-
-def list_baseline(config: Config, all_cells: list[Cell], cell: Cell) -> list[str]:
-    """List the paths of the shards and the features of the baseline that a cell is compared with."""
-    baseline = find_reference(cell, all_cells)
-    return [*paths.pieces(config, baseline, "shards"), f"{paths.folder(baseline)}/features.npz"]

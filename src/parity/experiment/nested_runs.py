@@ -75,10 +75,10 @@ def run_files(
     return codes
 
 
-def find_results(file: Path, command_line: Mapping[str, Any], parent: Path = Path("results")) -> Path:
+def find_results(file: Path, command_line: Mapping[str, Any]) -> Path:
     """Find the folder that an experiment file's run ends in. command_line: what `--config` says."""
     raw = overlay_config(read_experiment(file), command_line)
     name = str(raw.get("experiment", "default"))
     name = f"{name[:50]}-stand_in" if raw.get("stand_in") else name
     scale = raw.get("scale", 1)
-    return parent / (name if scale == 1 else f"{name}-x{scale:g}")
+    return Path("results", name if scale == 1 else f"{name}-x{scale:g}")

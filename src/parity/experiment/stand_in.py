@@ -3,9 +3,8 @@ ones. It shows that everything runs; its figures say nothing of a model. `stand_
 networks of the sizes that authors released; prompts, batches and options stay, so that it shows what a run takes.
 
 Embedded networks stay. Prompts and data that are missing are replaced; where an experiment compares with images, a few
-random ones take their place. With small networks, length options such as `window` are capped at
-their length, tests are as small as possible, and `config_overlay.scale_config` takes as few prompts, texts and images
-as it can.
+random ones take their place. With small networks, length options such as `window` are capped at their length, tests are
+as small as possible, and `config_overlay.scale_config` takes as few prompts, texts and images as it can.
 """
 
 import copy
@@ -25,6 +24,7 @@ from parity.experiment.schema import Config, ModelSpec, validate
 
 Entries = Mapping[str, dict[str, Any]]  # what a configuration says of stand-ins (files, sha256, ...), by their names
 Make = Callable[[Sequence[str], bool], Entries]  # of names, in published sizes or small
+FOLDER = Path("results/stand_ins")
 REFERENCE = "reference_images"  # the stand-in for images to compare with
 EQUALITY = {"n": 10_000, "long": 0, "pathwise": 1, "swaps": 99}
 BANNER = "Stand-ins: random networks in the published formats. No figure here says anything of the models."
@@ -37,11 +37,9 @@ def list_stand_ins() -> dict[str, str]:
     }
 
 
-def make_stand_ins(
-    names: Sequence[str], published: bool = False, parent: Path = Path("results/stand_ins")
-) -> dict[str, dict[str, Any]]:
+def make_stand_ins(names: Sequence[str], published: bool) -> dict[str, dict[str, Any]]:
     """Make the configuration's entries of stand-ins, by name. Writes those that do not exist, or were written by other
-    code, to folders in `parent`, by one process. Raises ConfigError for an unknown name, or if that process fails.
+    code, to folders in FOLDER, by one process. Raises ConfigError for an unknown name, or if that process fails.
     published: in the sizes of released networks."""
     modules_by_name = list_stand_ins()
     for name in names:
@@ -49,7 +47,7 @@ def make_stand_ins(
             raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(sorted(modules_by_name))}")
     suffix = "-published" if published else ""
     folders = {
-        name: parent / f"{name}{suffix}-{code_digest.digest(f'parity.stand_ins.{modules_by_name[name]}')}"
+        name: FOLDER / f"{name}{suffix}-{code_digest.digest(f'parity.stand_ins.{modules_by_name[name]}')}"
         for name in names
     }
     if missing := {name: str(folder) for name, folder in folders.items() if not (folder / "entry.json").exists()}:

@@ -97,25 +97,19 @@ class Places(NamedTuple):
     length: int
 
 
-def count_positions(spec: ModelSpec) -> Places:
-    """Count the tokens of a model's images by its sizes: square ones, `grid` a side, or `rows` and `columns` of codes
-    with `line` tokens after each row and `end` after the last."""
-    model_sizes = read_sizes(spec)
-    rows, columns = (int(model_sizes.get(key, model_sizes.get("grid", 1))) for key in ("rows", "columns"))
-    width = columns + int(model_sizes.get("line", 0))
-    return Places(rows, width, rows * width + int(model_sizes.get("end", 0)))
-
-
 def list_code_sizes(spec: ModelSpec) -> dict[str, int]:
-    """List what an image model's images are made of: `vocab` codes in `rows` and `columns`, `line` tokens after each
-    row, and `end` after the last."""
-    model_sizes = read_sizes(spec)
-    grid = {name: int(model_sizes.get(name, model_sizes.get("grid", 1))) for name in ("rows", "columns")}
-    return {
-        "vocab": int(model_sizes["vocab"]),
-        **grid,
-        **{name: int(model_sizes.get(name, 0)) for name in ("line", "end")},
-    }
+    """List what an image model's images are made of: `vocab` codes in `rows` and `columns`, `grid` of each in square
+    ones, `line` tokens after each row, and `end` after the last."""
+    sizes = read_sizes(spec)
+    sizes = {"rows": sizes.get("grid", 1), "columns": sizes.get("grid", 1), "line": 0, "end": 0, **sizes}
+    return {name: int(sizes[name]) for name in ("vocab", "rows", "columns", "line", "end")}
+
+
+def count_positions(spec: ModelSpec) -> Places:
+    """Count the tokens of a model's images (`list_code_sizes`)."""
+    codes = list_code_sizes(spec)
+    width = codes["columns"] + codes["line"]
+    return Places(codes["rows"], width, codes["rows"] * width + codes["end"])
 
 
 def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
@@ -124,11 +118,10 @@ def list_option_sizes(spec: ModelSpec) -> dict[str, int]:
     kind = find_kind(spec.family)
     if kind == "anysubset":
         return {}
-    model_sizes = read_sizes(spec)
     if kind == "continuous":
+        model_sizes = read_sizes(spec)
         return {"length": (model_sizes["grid"] // model_sizes.get("cell", 1)) ** 2}
-    positions = count_positions(spec)
-    vocab = int(model_sizes["vocab"])
+    positions, vocab = count_positions(spec), list_code_sizes(spec)["vocab"]
     return {"length": positions.length, "row": positions.width, "vocab": vocab, "vocab - 1": vocab - 1}
 
 
