@@ -10,13 +10,6 @@ The only rules that may use the network. A pinned commit, a digest for every fil
 """
 
 
-def dump_model_spec(wildcards):
-    """Write what the configuration says of a model or a network, every default filled in."""
-    if wildcards.kind == "networks":
-        return dump_canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
-    return dump_canonical(parity_cells.dump_model(EXPERIMENT, wildcards.kind, wildcards.model))
-
-
 rule checkpoint:
     input:
         local(ANEW),

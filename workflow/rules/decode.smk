@@ -13,23 +13,6 @@ texts and vectors it takes its part of all rows.
 """
 
 
-def digest_decoding(wildcards):
-    """Digest what a cell's samples are named by: the decoder's module and the family's."""
-    c = find_cell(wildcards)
-    return digest_code(name_module(c.kind, c.spec["method"]), name_family(wildcards), measured=False)
-
-
-def find_made(wildcards):
-    """Find the files of a cell of tokens made elsewhere: `tokens`, of the repetition `again`, and `seconds`, by flag. The
-    seconds are of the first tokens alone."""
-    c = find_cell(wildcards)
-    chosen = c.spec["options"]
-    if c.role == "again":
-        return {"tokens": chosen["again"], "seconds": {}}
-    flags = {"seconds": chosen["seconds"], "plain-seconds": chosen["plain_seconds"]}
-    return {"tokens": chosen["tokens"], "seconds": {flag: file for flag, file in flags.items() if file}}
-
-
 rule decode:
     input:
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, find_cell(w), int(w.shard)),

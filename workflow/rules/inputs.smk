@@ -8,13 +8,6 @@ OUTPUTS          results/inputs/discrete/<digest>-<repeats>x<shards>/<k>.json   
 Images of continuous models are numbered, and need no file.
 """
 
-
-def dump_prompt_spec(wildcards):
-    """Write what the configuration says of the prompts, how many there are, and in how many parts: as many as jobs."""
-    shared = {"limit": len(PROMPTS), "shards": paths.jobs(EXPERIMENT, "discrete")}
-    return dump_canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
-
-
 if EXPERIMENT.image:
     PROMPT_SET = paths.prompt_set(EXPERIMENT, PROMPTS)
 

@@ -17,46 +17,6 @@ decoding goes through every layer like any other decoder: the null row.
 """
 
 
-def list_reference_prompts(wildcards):
-    """List the files of the captions that reference images are drawn for."""
-    shards = range(paths.jobs(EXPERIMENT, "discrete")) if wildcards.kind == "discrete" else []
-    return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
-
-
-def digest_reference(kind, published):
-    """Digest the state of the images that a model's are compared with, so that others under the same path are read
-    again; "" where they are drawn."""
-    path, _ = paths.reference_images(EXPERIMENT, kind, published)
-    if not path:
-        return ""
-    from parity.inputs import image_files
-
-    return image_files.digest_state(Path(path))
-
-
-def list_baseline_files(wildcards):
-    """List the files of the plain decoding that a cell is compared with, if one of its layers reads it."""
-    c = find_cell(wildcards)
-    reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.select_layers(EXPERIMENT, LAYERS, c))
-    if not reads:
-        return []
-    baseline = parity_cells.find_reference(c, CELLS)
-    return [*paths.pieces(EXPERIMENT, baseline, "shards"), f"{paths.folder(baseline)}/features.npz"]
-
-
-def list_measuring_modules(cell):
-    """List the modules of what measures and tests a cell's samples: its kind's, every metric, and layers of tests."""
-    tests = layers.select_layers(EXPERIMENT, LAYERS, cell)
-    modules = [f"parity.metrics.samples.{cell.kind}", *(f"parity.metrics.{name}" for name in study.metrics(cell.kind))]
-    return modules + [f"parity.equality.layers.{cell.kind}.{name}" for name in tests]
-
-
-def digest_measuring(wildcards):
-    """Digest what a cell's rows are named by: metrics and tests, its decoder, and the family, which draws its images."""
-    c = find_cell(wildcards)
-    return digest_code(*list_measuring_modules(c), name_module(c.kind, c.spec["method"]), name_family(wildcards))
-
-
 rule reference:
     input:
         prompts=list_reference_prompts,

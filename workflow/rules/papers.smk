@@ -15,21 +15,6 @@ on, and the exit code is not 0. The job is local, and needs no lock of this run:
 
 from functools import partial
 
-
-def list_paper_files(keys, wildcards):
-    """List the experiment files of papers as names relative to the current folder, in the order of their tables."""
-    folder = ROOT / "workflow/experiments"
-    files = [experiment.file for key in keys for experiment in parity_papers.list_experiments(folder, key)]
-    return [find_shipped(f"workflow/experiments/{file.name}") for file in files]
-
-
-def list_flags(wildcards):
-    """Write the words of this command without its targets."""
-    from parity.experiment import nested_runs
-
-    return dump_canonical(nested_runs.remove_targets(sys.argv[1:], list(workflow.dag_settings.targets)))
-
-
 for target, keys in PAPER_TARGETS.items():
 
     rule:

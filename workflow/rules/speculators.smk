@@ -11,25 +11,6 @@ one speculator.
 """
 
 
-def name_draft_method(wildcards):
-    """Name the decoder whose draft network a job trains."""
-    return DRAFTS[f"results/drafts/{wildcards.model}-{wildcards.revision}/{wildcards.method}-{wildcards.key}/weights"]
-
-
-def dump_training_config(wildcards):
-    """Write the part of the experiment that training a speculator reads, so that no other change of it trains anew."""
-    image = EXPERIMENT.image.model_dump(mode="json", exclude_unset=True, include={"prompts", "sampling", "dtype"})
-    image["methods"] = {"ar": [{}]}
-    model = weights.list_models(EXPERIMENT, "discrete")[wildcards.model]
-    return dump_canonical({"models": {wildcards.model: model.model_dump(exclude_unset=True)}, "image": image})
-
-
-def format_training_flags(wildcards):
-    """Write how a speculator is trained as flags."""
-    training = EXPERIMENT.image.speculators[wildcards.speculator].model_dump(exclude_unset=True)
-    return " ".join(f"--{name} {value}" for name, value in training.items())
-
-
 rule speculator:
     input:
         prompts=prompt_files.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else [],

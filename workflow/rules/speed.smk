@@ -8,16 +8,6 @@ to itself (`--exclusive`). On Kubernetes others may share its node.
 """
 
 
-def find_group(wildcards):
-    """Find the cells whose methods a job times, the reference first."""
-    return GROUPS[f"results/speed/{wildcards.kind}/{wildcards.model}-{wildcards.key}.json"]
-
-
-def digest_timing(group, wildcards):
-    """Digest what times of a group of cells are named by: their decoders and the family."""
-    return digest_code(*sorted({name_module(c.kind, c.spec["method"]) for c in group}), name_family(wildcards))
-
-
 rule speed:
     input:
         cells=lambda w: [
