@@ -654,7 +654,8 @@ def describe_jobs(rows: list[Row]) -> str:
         of = [r for r in rows if r["network"] == network]
         sooner = ", ".join(f"`{r['method']}` {r['times sooner']:.3g}" for r in of)
         differing = [f"{r['tokens that differ']} of `{r['method']}`" for r in of if r["tokens that differ"]]
-        told = f"{network}, {of[0]['images']} image{'s' * (of[0]['images'] > 1)}: {sooner}"
+        dtype = ", in float32" * (network == "embedded")
+        told = f"{network}{dtype}, {of[0]['images']} image{'s' * (of[0]['images'] > 1)}: {sooner}"
         parts.append(f"{told}; tokens that differ: {', '.join(differing) or 'none'}")
     return "Times sooner with captured passes: " + ". ".join(parts) + ".\n"
 

@@ -41,6 +41,7 @@ EDITS = {  # file, what is replaced in it, and the jobs that are run again, as a
     "the report": ("src/parity/report/templates/style.css", "}", "} ", r"report"),
     "shared code": ("src/parity/experiment/code_digest.py", "ENGINE = 1", "ENGINE = 2", r".*"),
     "a docstring of a decoder": (f"{DECODERS}/discrete/mtj.py", '"""', '"""Said at length. ', None),
+    "a decoder's source": (f"{DECODERS}/discrete/mtj.py", 'SOURCE = "', 'SOURCE = "by ', None),
     "a description of a key": ("src/parity/experiment/schema.py", 'description="', 'description="Said. ', None),
     "a message": ("src/parity/models/continuous/mar.py", "as of all released sizes", "as released ones are", None),
     "a module that others import": (f"{DECODERS}/window.py", "\n\n\n", "\n\nEDITED = 1\n\n\n", None),

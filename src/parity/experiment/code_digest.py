@@ -1,7 +1,8 @@
 """What a result's code is: the modules that it is named by, and two numbers for the code that all results share.
 
 A rule passes `digest("parity_decoders.discrete.sjd", ...)` as a parameter: an edit of one of these modules makes its
-results anew, and an edit of any other module does not. Docstrings, comments, messages and help are no code. Samples are
+results anew, and an edit of any other module does not. Docstrings, comments, messages, help and a decoder's source in
+words are no code. Samples are
 named by the decoder's module, the module of the model's family and ENGINE; a cell's rows by the metrics and tests that
 made them and MEASURING.
 
@@ -34,6 +35,7 @@ DECODERS = Path(parity_decoders.__file__).parents[1]
 ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "parity_decoders": DECODERS, "recipes": ROOT.parent}
 OWN = frozenset(ROOTS)
 SAID = {"description", "help", "title"}  # keywords whose value is for readers, as of `Field` and `add_argument`
+NAMING = {"MARK", "SOURCE"}  # of a decoder: whose it is, in words
 SAYING = {"print", "warn", "info", "warning"}  # functions that only say something
 
 
@@ -61,13 +63,15 @@ def find_file(module: str) -> Path | None:
 
 @cache
 def digest_source(file: Path) -> str:
-    """Digest the code of a Python file, without what only readers see: docstrings, messages of errors and warnings, and
-    help."""
+    """Digest the code of a Python file, without what only readers see: docstrings, messages of errors and warnings,
+    help, and a decoder's source in words."""
     tree = ast.parse(file.read_bytes())
     for node in ast.walk(tree):
         match node:
             case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                 node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            case ast.Assign(targets=[ast.Name(id=name)]) if name in NAMING:
+                node.value = ast.Constant(name)
             case ast.Raise(exc=ast.Call(func=raised)):
                 node.exc = raised
             case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))) if name in SAYING:

@@ -15,7 +15,6 @@ from parity_decoders.verification import count_leading, probability, sample_toke
 from parity_decoders.window import Window
 
 CLAIM = "lossless"
-MARK = "stored distribution of maximal coupling corrected by us"
 REFILLS = True
 EXACT_WITH = {"store": "p", "correct": "residual"}
 COUPLED_WITH = {"coupling": "gumbel"}
