@@ -7,7 +7,7 @@ import torch
 
 from parity.base.errors import ConfigError, ParityError
 from parity.certify import certify
-from parity.experiment import checks, code_digest, decoders, module_metadata, options
+from parity.experiment import checks, code_digest, decoder_sources, decoders, module_metadata, options
 from parity.experiment.cells import cells
 from parity.experiment.decoders import import_decoder
 from parity.generate import load
@@ -19,7 +19,7 @@ from parity.verify import verify
 from tests import tables
 
 CACHED = (
-    decoders.list_installed, module_metadata.parse_outline, options.declaration, options.make_option_schema,
+    decoder_sources.list_installed, module_metadata.parse_outline, options.declaration, options.make_option_schema,
     code_digest.find_file, code_digest.digest_source, code_digest.digest_module,
     code_digest.digest,
 )  # fmt: skip
@@ -109,7 +109,7 @@ def test_an_edit_of_any_module_of_a_package_makes_other_cells(folder, monkeypatc
     monkeypatch.syspath_prepend(site)
     code_digest.ROOTS.pop("mine", None)
     forget()
-    module = decoders.find_source("discrete", "theirs").module
+    module = decoder_sources.find_source("discrete", "theirs").module
     first, key = code_digest.digest(module), list_cells({"theirs": [{}]})["theirs"].key
     (site / "mine.py").write_text(f"import parts\n{PLAIN}\nMORE = 1\n")
     forget()

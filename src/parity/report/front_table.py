@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parity.experiment.decoders import get_short_name, read_decoder
+from parity.experiment.decoder_sources import get_short_name, read_decoder
 from parity.experiment.made import is_made
 from parity.experiment.options import declaration
 from parity.experiment.study import metrics
