@@ -7,7 +7,7 @@ import torch
 
 from parity.base.errors import ConfigError, ParityError
 from parity.certify import certify
-from parity.experiment import checks, code_digest, decoders, module_metadata, options
+from parity.experiment import checks, code_digest, decoder_sources, decoders, module_metadata, options
 from parity.experiment.cells import cells
 from parity.experiment.decoders import import_decoder
 from parity.generate import load
@@ -18,7 +18,7 @@ from parity.verify import verify
 from tests import tables
 
 CACHED = (
-    decoders.list_installed, module_metadata.parse_outline, options.declaration, options.make_option_schema,
+    decoder_sources.list_installed, module_metadata.parse_outline, options.declaration, options.make_option_schema,
     code_digest.find_file, code_digest.digest_source, code_digest.digest_module,
     code_digest.digest,
 )  # fmt: skip

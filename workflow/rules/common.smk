@@ -42,7 +42,7 @@ from parity.base.errors import ParityError
 from parity.base.files import dump_canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import papers as parity_papers
-from parity.experiment import checks, decoders, options, paths, pins, prompt_files, study, weights
+from parity.experiment import checks, decoder_sources, options, paths, pins, prompt_files, study, weights
 from parity.experiment import code_digest, config_overlay, layers, made, schema
 
 

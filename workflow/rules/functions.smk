@@ -56,7 +56,7 @@ def digest_code(*modules, measured=True):
 
 def name_module(kind, method):
     """Name the module of a decoder, or its file."""
-    return "parity.decode.made" if made.is_made(kind, method) else decoders.find_source(kind, method).module
+    return "parity.decode.made" if made.is_made(kind, method) else decoder_sources.find_source(kind, method).module
 
 
 def list_draft(wildcards):

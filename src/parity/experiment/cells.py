@@ -16,7 +16,7 @@ from typing import Any
 from parity.base import text_files
 from parity.base.files import digest, sums
 from parity.experiment import made, weights
-from parity.experiment.decoders import digest_source, get_short_name
+from parity.experiment.decoder_sources import digest_source, get_short_name
 from parity.experiment.options import (
     KINDS,
     LONGEST,

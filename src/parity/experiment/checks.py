@@ -25,7 +25,7 @@ from parity.experiment import (
 )
 from parity.experiment.cells import Cell, cells, kinds, lacks_speculator, wrap_in_list
 from parity.experiment.config_overlay import add_networks, read_experiment, resolve_paths, scale_config
-from parity.experiment.decoders import get_short_name
+from parity.experiment.decoder_sources import get_short_name
 from parity.experiment.options import (
     AUTO,
     KINDS,

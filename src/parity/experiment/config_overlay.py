@@ -36,7 +36,7 @@ FEWEST = 2  # smallest number of prompts, texts or images of which a figure with
 FEWEST_COMPARED = 8  # smallest number of images that are compared with a reference: FID, precision and recall need it
 UNLIKE = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")  # octal, and base 60
 DATA = (  # patterns of keys whose values are files of data, or folders of them
-    "image.reference", "image.prompts.file", "continuous.reference", "continuous.captions.file", "text.tasks.*.*.data",
+    "image.prompts.file", "image.reference", "text.tasks.*.*.data", "continuous.captions.file", "continuous.reference",
 )  # fmt: skip
 FILES = (*DATA, "networks.*.file", "models.*.folder")
 Keys = tuple[Any, ...]  # keys and indices that lead to a value

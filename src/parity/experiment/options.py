@@ -16,7 +16,7 @@ from parity_decoders.counts import Counts
 from pydantic import BaseModel, ConfigDict, create_model
 
 from parity.base.errors import ConfigError
-from parity.experiment.decoders import find_source, read_decoder
+from parity.experiment.decoder_sources import find_source, read_decoder
 from parity.experiment.made import MadeSpec, is_made
 from parity.experiment.module_metadata import modules
 from parity.experiment.schema import Word, validate

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, digest_prompts, kinds, test_key
-from parity.experiment.decoders import get_short_name
+from parity.experiment.decoder_sources import get_short_name
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config, ImageSection, ModelSpec, PromptSpec, ShardedSection
 

@@ -12,7 +12,7 @@ import sys
 
 from parity.base.command import run_command
 from parity.base.errors import ConfigError
-from parity.experiment.decoders import find_source, list_decoders, list_installed
+from parity.experiment.decoder_sources import find_source, list_decoders, list_installed
 from parity.experiment.options import KINDS, check_decoder, declaration, trains_draft
 
 HEADS = ("method", "kind", "claim", "needs", "from")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from parity.experiment.decoders import get_short_name, read_decoder
+from parity.experiment.decoder_sources import get_short_name, read_decoder
 from parity.experiment.made import is_made
 from parity.experiment.options import declaration
 from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of

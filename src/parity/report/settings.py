@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from parity.experiment.decoders import find_source, get_short_name, read_decoder
+from parity.experiment.decoder_sources import find_source, get_short_name, read_decoder
 from parity.experiment.made import is_made
 from parity.experiment.options import find_plain_method
 from parity.experiment.options import options as complete
