@@ -260,7 +260,8 @@ def name_draft(config: Config, kind: str, method: str, model: str) -> str:
     if not trains_draft(kind, method) or config.image is None:
         return ""
     image = config.image
-    rows = [image.prompts.model_dump(exclude={"shards", "jobs"}), wrap_in_list(image.sampling)[0].model_dump()]
+    prompts = image.prompts.model_dump(exclude={"shards", "jobs"}, exclude_defaults=True)
+    rows = [prompts, wrap_in_list(image.sampling)[0].model_dump(exclude_defaults=True)]
     key = digest([kind, method, digest_source(kind, method), *rows, image.dtype])
     revision = weights.compute_revision(weights.list_models(config, kind)[model])
     return f"results/drafts/{model}-{revision}/{get_short_name(method)}-{key}/weights"

@@ -65,8 +65,8 @@ def speculator(config: Config, prompts: list[str], kind: str, model: str) -> str
     image = config.image
     assert image is not None
     sampling = image.sampling[0] if isinstance(image.sampling, list) else image.sampling
-    training = image.speculators[kind].model_dump(exclude={"minutes"})  # type: ignore[index]
-    key = digest([training, sampling.model_dump(), image.dtype, digest_prompts(prompts)])
+    training = image.speculators[kind].model_dump(exclude={"minutes"}, exclude_defaults=True)  # type: ignore[index]
+    key = digest([training, sampling.model_dump(exclude_defaults=True), image.dtype, digest_prompts(prompts)])
     revision = weights.compute_revision(weights.list_models(config, "discrete")[model])
     return f"results/speculators/{model}-{revision}/{kind}-{key}/{kind}.safetensors"
 

@@ -23,4 +23,10 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
     groups(nets) -> bool [G, V]                                      tokens that look alike
     encoder(manifest, device)(captions) -> inputs                    what `condition` reads of a batch
     to_pixels(images) -> uint8 [n, H, W, 3]                        if it rounds in its own way
+    embed_prompts(net, inputs, guided) -> Prompts                  if speculators can be trained for it
+    read_sizes(folder, pixels) -> sizes                            for `parity models add`, of a folder of transformers;
+    read_sizes(shapes, grid), stride(shapes) -> pixels a token     of tensors in a layout of its own
+    read_published(part, path, spec) -> (tensors, sizes) or None   of drafters released under other names
+
+Its stand-in, a small random checkpoint for tests and trials, is a file of `parity.stand_ins`.
 """
