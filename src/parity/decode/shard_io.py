@@ -86,7 +86,7 @@ def is_whole(path: Path) -> bool:
 
 
 def join(pieces: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join the columns that all pieces have, end to end, by name; columns [n, W] of different W are padded with zeros."""
+    """Join end to end, by name, the columns that all pieces have; those [n, W] of different W are padded with zeros."""
     joined = {}
     for name in (name for name in pieces[0] if all(name in piece for piece in pieces)):
         each = [p[name] for p in pieces]
