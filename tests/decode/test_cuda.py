@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from parity_decoders import captured, transformers
+from parity_decoders.captured import run_captured
 from parity_decoders.noise import counted_noise
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from decoders.tests.architectures import make_model
 from parity.decode import loop
+from parity.decode.discrete import record
 from parity.experiment.options import KINDS, cap_small, declaration, methods, options
 from parity.inputs.prompts import encode
 from parity.models import fetch
@@ -56,19 +58,41 @@ def test_tokens_on_cuda_are_those_of_the_cpu(wide_cells, kind, method):
             np.testing.assert_array_equal(cuda[name], column, err_msg=name)
 
 
-DISCRETE = [m for m in methods("discrete") if m != "gpt2"]
-COMPILED = [pytest.param(m, {"fast": True}, marks=pytest.mark.long) for m in ("ar", "sjd", "mtj", "eagle")]
+@needs_cuda
+@pytest.mark.parametrize(
+    ("method", "fast"),
+    [
+        ("ar", False),
+        ("sjd_coupled", False),
+        ("mtj", False),
+        pytest.param("sjd_coupled", True, marks=pytest.mark.long),
+        pytest.param("mtj", True, marks=pytest.mark.long),
+    ],
+)
+def test_captured_passes_have_the_steps_of_the_cpu(wide_cells, method, fast, monkeypatch, capsys):
+    monkeypatch.setattr(captured, "REACHES", (96, 160))
+    spec, manifest, rows = wide_cells["discrete"]
+    chosen = options("discrete", method, {})
+    spec = {**spec, "method": method, "options": chosen, "dtype": "float64"}
+    decoded = {}
+    for device, run in (("cpu", iter), ("cuda", run_captured)):
+        loaded = loop.load("discrete", manifest, spec, device, fast and device == "cuda")
+        model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, loop.noise_of(rows, loaded, spec))
+        decoded[device] = record(model, start, run(steps))
+    assert torch.equal(decoded["cuda"].tokens.cpu(), decoded["cpu"].tokens)
+    assert torch.equal(decoded["cuda"].step.cpu(), decoded["cpu"].step)
+    assert "compile:" not in (log := capsys.readouterr().err) and "capture:" not in log
 
 
 @needs_cuda
-@pytest.mark.parametrize(("method", "how"), [(m, {"captured": True}) for m in DISCRETE] + COMPILED)
-def test_a_job_whose_passes_are_captured_or_compiled_has_the_same_columns(wide_cells, method, how):
+@pytest.mark.parametrize("method", [m for m in methods("discrete") if m != "gpt2"])
+def test_a_job_whose_passes_are_captured_has_the_same_columns(wide_cells, method):
     """A third row joins the batch of two, whose captures are made anew; what cannot be captured runs as it is."""
     at_once = 2 if declaration("discrete", method).REFILLS else 3
     cell = wide_cells["discrete"]
-    cuda, again = (decode(cell, "discrete", method, "cuda", at_once, **flags) for flags in ({}, how))
+    cuda, graphs = (decode(cell, "discrete", method, "cuda", at_once, captured=c) for c in (False, True))
     for name in set(cuda) - {"seconds", "first_seconds"}:
-        np.testing.assert_array_equal(again[name], cuda[name], err_msg=name)
+        np.testing.assert_array_equal(graphs[name], cuda[name], err_msg=name)
 
 
 @needs_cuda
@@ -82,6 +106,23 @@ def test_passes_inside_generate_have_the_tokens_of_the_cpu(method, flags, monkey
     expected = model.generate(ids, **keywords)
     assert torch.equal(model.cuda().generate(ids.cuda(), **keywords, **flags).cpu(), expected)
     assert "compile:" not in (log := capsys.readouterr().err) and "capture:" not in log
+
+
+@needs_cuda
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["ar", "sjd", "mtj", "eagle"])
+def test_compiled_passes_change_no_token(wide_cells, method):
+    eager = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
+    fast = decode(wide_cells["discrete"], "discrete", method, "cuda", 3, fast=True)
+    assert np.array_equal(eager["tokens"], fast["tokens"])
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", ["sjd", "mtj"])
+def test_a_row_that_joins_a_batch_on_cuda_has_its_tokens(wide_cells, method):
+    together = decode(wide_cells["discrete"], "discrete", method, "cuda", 3)
+    joined = decode(wide_cells["discrete"], "discrete", method, "cuda", 2)
+    assert np.array_equal(together["tokens"], joined["tokens"])
 
 
 def draw(noise, convert):

@@ -225,6 +225,9 @@ def test_shards_join_in_order_whatever_their_passes(tmp_path):
     assert joined.kept.sum(1).tolist() == joined.passes.tolist() == [4] * 3 + [7] * 2 + [2]
     assert shard_io.read_shards(reversed(paths)).ids[0] == "00005/000"
     assert shard_io.join([{"x": np.zeros((2, 3, 4))}] * 2)["x"].shape == (4, 3, 4)
+    pieces = [{"x": np.zeros(2), "of one": np.zeros(2)}, {"x": np.zeros(3)}]
+    for some in (pieces, pieces[::-1]):  # shards of an older version lack a column
+        assert {name: len(column) for name, column in shard_io.join(some).items()} == {"x": 5}
 
 
 def test_inputs_must_be_the_rows_of_the_shard(tmp_path):

@@ -39,8 +39,7 @@ def check(device: str, dtype: str) -> None:
 
 def claim_device(device: str, count: int | None = None, folder: Path | None = None) -> str:
     """Claim a device for this process: "cuda" becomes "cuda:<i>", the first of the `count` visible ones (None: all)
-    that no other job on this machine holds, after waiting if none is free. Another device
-    is returned unchanged.
+    that no other job on this machine holds, after waiting if none is free. Another device is returned unchanged.
 
     A lock on a file in `folder`, the system's temporary one by default, reserves it until the process ends. A cluster
     may number the devices of every job from 0, so the lock's name contains the job's.

@@ -2,9 +2,8 @@
 
 A rule passes `digest("parity_decoders.discrete.sjd", ...)` as a parameter: an edit of one of these modules makes its
 results anew, and an edit of any other module does not. Docstrings, comments, messages, help and a decoder's source in
-words are no code. Samples are
-named by the decoder's module, the module of the model's family and ENGINE; a cell's rows by the metrics and tests that
-made them and MEASURING.
+words are no code. Samples are named by the decoder's module, the module of the model's family and ENGINE; a cell's rows
+by the metrics and tests that made them and MEASURING.
 
 A decoder of others is named by its file, "path/to/mine.py", or by all Python files of the installed package that holds
 its module (`add_root`).

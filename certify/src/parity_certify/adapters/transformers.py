@@ -348,7 +348,8 @@ class Generate:
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
         """Sample after prompts [n, P] on one thread, after seeding torch's global generator. Returns n token arrays,
-        which may stop at the end token; as `Sampled`, with the counts of drafts, if the model drafts."""
+        which may stop at the end token or be padded with it; as `Sampled`, with the counts of drafts, if the model
+        drafts."""
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         if (assistant := self.options.get("assistant_model")) is not None:
@@ -363,17 +364,8 @@ class Generate:
             for inputs in torch.from_numpy(np.asarray(prompts)).split(1 if self.speculates else len(prompts)):
                 with contextlib.redirect_stdout(io.StringIO()):
                     ids = self.model.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
-                rows += [trim_padding(row, self.end) for row in ids[:, start:].numpy()]
+                rows += [*ids[:, start:].numpy()]
         return Sampled(rows, *drafts) if counts else rows
-
-
-def trim_padding(row: np.ndarray, end: int | None) -> np.ndarray:
-    """Cut what a batch appends to a row that ended: all after the first of the end tokens that close it. Other tokens
-    after an end token stay."""
-    if end is None or not len(row) or row[-1] != end:
-        return row
-    others = np.flatnonzero(row != end)
-    return row[: (others[-1] + 2 if len(others) else 1)]
 
 
 class Continuous(Generate):
