@@ -188,7 +188,8 @@ def write_sentences(rows: list[dict[str, Any]]) -> list[str]:
         result.append(
             f"In {len(faults)} settings, of {projects} projects, a function that should be lossless is not; each was "
             "rejected on two seeds at a level of .05, and its reproduce.py shows the fault. An interval may begin at "
-            "0.000 by rounding. Nothing in the releases of EAGLE and LANTERN was found to call theirs."
+            "0: its lower end is conservative, the tests that reject are more sensitive. Nothing in the releases of"
+            " EAGLE and LANTERN was found to call theirs."
         )
     else:
         result.append("No implementation that claims to be lossless was found to be lossy.")

@@ -72,6 +72,11 @@ def split_remade(reports: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], l
     return [one for one in reports if not one.get("remade")], [one for one in reports if one.get("remade")]
 
 
+def is_lifted(report: dict[str, Any]) -> bool:
+    """Return whether the reported function was called outside of its package (`borrowed`)."""
+    return "import borrowed\n" in (HERE / report["name"] / "adapter.py").read_text()
+
+
 def count_distinct(controls: list[dict[str, Any]]) -> int:
     """Count the samples of controls: two that have the same bound, to twelve digits, and as many sequences are one
     sample, which the same generator and seed drew."""
@@ -84,10 +89,15 @@ def bound_rate(rejected: int, n: int) -> float:
     return float(stats.beta.ppf(0.95, rejected + 1, n - rejected)) if rejected < n else 1.0
 
 
+def list_faults(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """List the reports of faults, not mistaken ones, that were run."""
+    return [one for one in reports if one["rows"] and one["expect"] == "lossy"]
+
+
 def list_missed(reports: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     """List the faults that were not found when they were run for the first time, and count those that were run: a
     report that says why it was `missed` stays so."""
-    faults = [one for one in reports if one["rows"] and one["expect"] == "lossy"]
+    faults = list_faults(reports)
     return [one for one in faults if "missed" in one or not is_found(one["rows"][0])], len(faults)
 
 
@@ -110,6 +120,7 @@ def write_counts(reports: list[dict[str, Any]]) -> str:
     counts = {
         "unseen run": run,
         "unseen found": run - len(missed),
+        "unseen run as a function alone": sum(map(is_lifted, list_faults(unseen))),
         "unseen not run": sum(not one["rows"] for one in unseen),
         "controls rejected": rejected,
         "distinct controls": distinct,
@@ -133,6 +144,7 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
     return [
         f"- Known while the conditions were chosen: {count_found(seen)}",
         f"- Not read by us before, and listed before any was run: {count_found(unseen)} Not run: {n_left_out}.",
+        f"  Of {sum(map(is_lifted, list_faults(unseen)))} of them the reported function alone was run.",
         f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} %",
         f"  (95 % confidence): {len(controls)} runs of {len(controls) - len(again)} controls, {len(again)} on 2 seeds.",
         "  Runs with the same bound to twelve digits drew the same sequences. A control is that code without drafts,",
