@@ -567,7 +567,7 @@ def format_block(name: str, root: Path = ROOT) -> str:
     origin = json.loads(file.with_suffix(".json").read_text())
     note = f", {origin['note']}" if origin.get("note") else ""
     busy = origin.get("load", 0) > BUSY * origin["cores"]
-    load = f", load {origin['load']} ({'busy' if busy else 'nothing else running'})" if "load" in origin else ""
+    load = f", load {origin['load']}" + " (busy)" * busy if "load" in origin else ""
     facts = f"`{origin['command']}`, {origin['date']}, commit {origin['commit']}, {origin['cpu']}"
     facts += f", {origin['cores']} cores{load}{note}"
     return f"{format_rows(pd.read_csv(file))}\n\n*{facts}. Written by `python benchmarks/docs_figures.py`.*\n"

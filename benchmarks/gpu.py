@@ -558,7 +558,7 @@ AS_EASY = {"seconds an image": "seconds, if as easy as the embedded model", "tim
 # The paper prints two gains of `sjd`, and so there are two expected ones; the last is the least where the network alone
 # is called, over 32 tokens and over one
 LEAST, MOST = "times expected, at the paper's least", "times expected, at the paper's most"
-LEAST_OVER_ONE = f"{LEAST}, over passes of one token"
+LEAST_OVER_ONE = f"{LEAST}, over single tokens"
 
 
 def predict_seconds(rows: list[Row], compiled: list[Row], networks: Sequence[Row] = ()) -> list[Row]:

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import itertools
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +14,10 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 from parity_certify.page import COLOURS
 
 from parity.base.errors import ParityError
@@ -116,7 +115,8 @@ def wrap_label(name: str, width: int = 30) -> str:
     return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 
-TURNS = [math.radians(turn) for turn in (45, -45, 135, -135, 20, -20, 160, -160, 70, -70, 110, -110)]
+SIDES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # of a mark
+CROWDED = 30  # marks
 
 
 class Named(NamedTuple):
@@ -127,41 +127,20 @@ class Named(NamedTuple):
     name: str
     colour: str
     radius: float = 3.0  # of the mark, in points
-    ends: tuple[float, float] | None = None  # of its bar, on the axis y
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name beside its point, or at the end of a line, where no mark, name or bar is, or else on a bar. If a
-    name finds no room, or if `legend`, a legend below lists all that is drawn, in `columns`."""
+    """Write each name beside its point, or at the end of a line, clear of other names and marks. If `legend`, a legend
+    below lists all that is drawn, in `columns`."""
     figure.draw_without_rendering()  # so that the limits of the axes are final
-    size, pixel = 8, figure.dpi / 72
-    for ax, labels in points.items():
-        inside, marks, bars = ax.get_window_extent(), list[Bbox](), list[Bbox]()
-        for point in labels:
-            x, y = ax.transData.transform(point[:2])
-            marks.append(Bbox.from_bounds(x, y, 0, 0).padded(point.radius * pixel))
-            for end in point.ends or ():
-                tip = np.clip(ax.transData.transform((point.x, end))[1], inside.y0, inside.y1)
-                bars.append(Bbox.from_extents(x - 1, min(y, tip), x + 1, max(y, tip)))
-        for point in labels:
-            x, y = ax.transData.transform(point[:2])
-            width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
-            for obstacles, distance, turn in itertools.product((bars, []), (0, 14, 28, 44, 60), TURNS):
-                reach = point.radius + 1 + distance
-                dx, dy = reach * math.cos(turn), reach * math.sin(turn)
-                left = x + dx * pixel - (width if dx < 0 else 0)
-                box = Bbox.from_bounds(left, y + dy * pixel - height / 2, width, height)
-                fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
-                if fits and not box.count_overlaps([*marks, *obstacles]):
-                    look: dict[str, Any] = {"fontsize": size, "color": shade(point.colour, -0.28), "va": "center"}
-                    if distance:
-                        look["arrowprops"] = {"arrowstyle": "-", "lw": 0.5, "color": GREYS[1], "shrinkB": point.radius}
-                    side = "right" if dx < 0 else "left"
-                    ax.annotate(point.name, point[:2], (dx, dy), textcoords="offset points", ha=side, **look)
-                    marks.append(box)
-                    break
-            else:
-                legend = True
+    for ax, named in ((ax, named) for ax, named in points.items() if named):
+        texts = [ax.text(p.x, p.y, p.name, size=8, color=shade(p.colour, -0.28), in_layout=False) for p in named]
+        centres = ax.transData.transform([point[:2] for point in named])
+        radii = np.array([[[point.radius * figure.dpi / 72]] for point in named])
+        edges = (centres[:, None] + radii * SIDES).reshape(-1, 2)
+        x, y = ax.transData.inverted().transform(edges).T
+        arrow = {"arrowstyle": "-", "lw": 0.5, "color": GREYS[1]}
+        adjust_text(texts, x, y, ax=ax, iter_lim=200, arrowprops=arrow)
     handles = {text: h for ax in figure.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
     if legend and handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
@@ -219,7 +198,8 @@ def draw_speed_by_distance(rows: pd.DataFrame) -> Drawing | None:
 
 def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
     """Draw the measured speed of one image against the column `x` of SPEED_AXES: a named mark a method in the colour of
-    its verdict, larger for more nodes a pass, pale where the speed tells little. None without a speed."""
+    its verdict, larger for more nodes a pass, pale where the speed tells little; of more than CROWDED, the fastest of
+    each method is named. None without a speed."""
     columns = ["label", "method", "key", "role", x, "nodes_per_pass", "verdict_kind", "load", "machine"]
     data = rows.reindex(columns=[*columns, *(f"speedup_single{end}" for end in ENDS)])
     data = data.dropna(subset=[x, "speedup_single"]).reset_index(drop=True)
@@ -237,7 +217,7 @@ def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
             look: dict[str, Any] = {"color": colour, "alpha": 0.3 if doubt_speed(row, "speedup_single") else 1.0}
             ax.errorbar(row[x], y, yerr=[[down], [up]], fmt="none", elinewidth=0.9, capsize=2, **look)
             ax.scatter(row[x], y, s=area, lw=0, **look)
-            names[i] = Named(row[x], y, row["label"], colour, math.sqrt(area) / 2, (y - down, y + up))
+            names[i] = Named(row[x], y, row["label"], colour, math.sqrt(area) / 2)
     ax.axhline(1, color=GREYS[0], lw=0.9, ls="--")
     label, ticks = SPEED_AXES[x]
     ax.set(xscale="log", xlabel=label, ylabel="speed of one image, times plain decoding's")
@@ -252,6 +232,8 @@ def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
         limits = min(shown), 1
     ax.set_xticks(shown, [f"{tick:g}" for tick in shown])
     ax.set_xlim(*limits)
+    if len(methods) > CROWDED:
+        methods = methods.sort_values("speedup_single").drop_duplicates("method", keep="last")
     name_points(figure, {ax: [names[i] for i in methods.index]}, legend=True)
     return figure, data
 
