@@ -96,7 +96,7 @@ def make_sections(g: Gathered) -> Iterator[Section]:
         plot(f"quality-{model}", f"Quality of each method, {model}", draw_quality(own, name_figures(own)), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    quality, cost = show_groups(g, QUALITY, PLAIN), show_groups(g, COST, SPEEDS, all_figures=True)
+    quality, cost = show_groups(g, QUALITY, PLAIN), show_groups(g, COST, SPEEDS, cost=True)
     table = shared.show_verdicts(g, KIND, PLAIN)
     yield Section("image-pictures", "Images: replay", REPLAYS, *images.show_images(g))
     yield Section("image", "Images: quality", IMAGES, *quality, *images.list_identical(g), *clouds)
@@ -110,8 +110,9 @@ def name_figures(rows: pd.DataFrame) -> dict[str, str]:
     return SCENES if is_judged_here(list_records(rows)) else {}
 
 
-def show_groups(g: Gathered, columns: list[Column], caption: str, all_figures: bool = False) -> Iterator[Any]:
-    """Yield a table of `columns` for each model and sampling settings; with `all_figures` also what no table shows."""
+def show_groups(g: Gathered, columns: list[Column], caption: str, cost: bool = False) -> Iterator[Any]:
+    """Yield a table of `columns` for each model and sampling settings, then what other figures of quality, or of
+    `cost`, were measured."""
     groups = list(g.select_rows(KIND).groupby(["model", "sampling"], sort=False))
     for (model, sampling), group in groups:
         if len(groups) > 1:
@@ -120,9 +121,9 @@ def show_groups(g: Gathered, columns: list[Column], caption: str, all_figures: b
         names = name_figures(group)
         named = [c._replace(heading=names.get(str(c.entry), c.heading)) for c in columns]
         yield show_table(rows, named, f"{caption} {shared.name_protocol(rows)}".strip())
-        if all_figures:
+        if cost:
             yield from show_serving(rows)
-            yield from shared.show_other_figures(KIND, rows, SHOWN)
+        yield from shared.show_other_figures(KIND, rows, SHOWN, cost)
 
 
 def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:

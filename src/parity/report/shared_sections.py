@@ -8,7 +8,7 @@ import yaml
 
 from parity.experiment.checks import make_slug
 from parity.experiment.schema import FigureSpec
-from parity.experiment.study import format_label, parse_source
+from parity.experiment.study import format_label, list_speeds, metrics, parse_source
 from parity.metrics.estimates import PERCENT
 from parity.metrics.export import FIGURES
 from parity.report import study_figures, tables
@@ -32,6 +32,7 @@ from parity.report.published import RATIOS
 from parity.report.settings import make_labels, parse_settings
 from parity.report.tables import NONE, Column, format_number, show_table, show_text, show_value
 
+COST = ("passes", "speed")  # metrics of passes and time; those of other modules are of quality
 MEASURED = "measured"  # the unit of figures that depend on a machine's load, and do not compare between jobs
 
 
@@ -53,9 +54,15 @@ def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [row | {"label": name} for row, name in zip(records, make_labels(records), strict=True)]
 
 
-def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
-    """Yield a table of the measured figures that are not in `shown`, but times, which do not compare between jobs."""
+def show_other_figures(
+    kind: str, rows: list[dict[str, Any]], shown: set[str], cost: bool | None = None
+) -> Iterator[Details]:
+    """Yield a table of the measured figures that are not in `shown`, but times, which do not compare between jobs.
+    cost: only those of passes and speed, or only others."""
     meanings = FIGURES | list_declared(kind)
+    if cost is not None:
+        of_cost = set(list_speeds(kind)).union(*(metrics(kind).get(module, ()) for module in COST))
+        meanings = {name: meaning for name, meaning in meanings.items() if (name in of_cost) == cost}
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
     names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
     if names:
