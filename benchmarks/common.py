@@ -8,8 +8,6 @@ import numpy as np
 import torch
 import yaml
 
-from parity.decode import loop
-from parity.decode.shard_io import Shard
 from parity.experiment.options import find_plain_method, options
 from parity.inputs.prompts import encode
 from parity.models import fetch
@@ -63,8 +61,3 @@ def make_spec(kind: str, variant: str, seed: int, **settings: Any) -> dict[str, 
     parsed = yaml.safe_load(variant or find_plain_method(kind))
     method, chosen = next(iter(parsed.items())) if isinstance(parsed, dict) else (parsed, {})
     return {"method": method, "options": options(kind, method, chosen), "seed": seed, "dtype": "float32", **settings}
-
-
-def decode_rows(kind: str, manifest: dict[str, Any], spec: dict[str, Any], rows: Rows, batch: int) -> Shard:
-    """Load the model of a manifest anew and decode rows by it, `batch` at a time."""
-    return loop.decode(kind, loop.load(kind, manifest, spec), spec, rows, batch)

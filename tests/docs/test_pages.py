@@ -64,7 +64,8 @@ PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
 
 def run_console(text, folder):
     """Run the commands of a `console` block in a folder and assert that each prints its expected lines, with numbers of
-    its own, and fails exactly if one of them says "lossy"; snakemake runs dry, and `parity tune`, which tests/tune runs, not at all."""
+    its own, and fails exactly if one of them says "lossy"; snakemake runs dry, and `parity tune`, which tests/tune
+    runs, not at all."""
     environment = os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/certify/src:{folder}/decoders/src:{folder}"}
     for block in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *expected = block.strip().splitlines()

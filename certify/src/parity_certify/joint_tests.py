@@ -280,37 +280,3 @@ def make_code_rows(
     values = {"model": model, "seed": seed, "note": note}
     rng = np.random.default_rng([seed, derive_row_key(seed, model) % 2**32])
     return make_joint_rows(layer, counts, distribution, vocab, length, rng=rng, draws=draws, **values)
-
-
-def measure_false_alarms(
-    distribution: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = ""
-) -> list[Row]:
-    """Measure how often a correct sampler of `distribution` [K] is rejected at ALPHA when one looks after each of 20
-    shards of 500 draws: by the e-process, and by chi-square on pooled cells, which has its size for one look only.
-    Returns a row for each, which does not decide; the rate over `replicates` samplers is its effect."""
-    from scipy import stats  # this import is slow and seldom needed
-
-    looks, shard, rng = 20, 500, np.random.default_rng(seed)
-    # [replicates, looks, K]
-    running = rng.multinomial(shard, distribution / distribution.sum(), size=(replicates, looks)).cumsum(1)
-    evidence = np.stack([compute_log_e(running[:, k], distribution) for k in range(looks)], 1)
-    plain = np.empty((replicates, looks))
-    for k in range(looks):
-        n = (k + 1) * shard
-        group = pool_cells(n * distribution)
-        fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
-        expected = (n * distribution) @ fold
-        plain[:, k] = stats.chisquare(running[:, k] @ fold, expected * (n / expected.sum()), axis=1).pvalue
-    rejected = {
-        f"e-process, {looks} looks": evidence.max(1) >= math.log(1 / R.ALPHA),
-        f"chi-square, {looks} looks": plain.min(1) <= R.ALPHA,
-        "chi-square, one look": plain[:, -1] <= R.ALPHA,
-    }
-    rows = []
-    for test, hit in rejected.items():
-        low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
-        note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
-        values: Row = {"model": model, "seed": seed, "note": note, "verdict": "measured", "decides": False}
-        values["effect"] = float(hit.mean())
-        rows.append(R.make_row("sequential", f"false alarms: {test}", looks * shard, **values))
-    return rows

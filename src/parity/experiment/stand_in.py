@@ -66,7 +66,7 @@ def name_stand_ins(spec: Mapping[str, Any]) -> list[str]:
     if weights.find_kind(family) == "anysubset":
         return [spec.get("stand_in") or weights.read_family(family).get("stand_in", family), "gpt2"]
     name = spec.get("stand_in") or family
-    drafter = "anole_drafter" if family == "chameleon" else "eagle_drafter"
+    drafter = weights.read_family(family).get("stand_in_drafter", "eagle_drafter")
     return [name, drafter] if "drafter" in (spec.get("files") or {}) else [name]
 
 

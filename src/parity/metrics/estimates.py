@@ -29,13 +29,6 @@ class Estimate(NamedTuple):
     def missing(self) -> bool:
         return self.value is None
 
-    def times(self, scale: float) -> "Estimate":
-        """Multiply value, error and interval by `scale`, as to another unit; text stays."""
-        if isinstance(self.value, str):
-            return self
-        value, error, low, high = (None if number is None else scale * number for number in self[:4])
-        return Estimate(value, error, low, high, self.why)
-
     def reach(self) -> tuple[float, float] | None:
         """Return the distances from the value down and up to the ends of its interval; None without an error."""
         if self.low is not None and self.high is not None:

@@ -22,7 +22,7 @@ from parity.experiment import weights
 from parity.experiment.options import make_plain_options
 from parity.generate import Generator
 from parity.models.discrete import load as models
-from parity.models.discrete.llamagen import Transformer, make_speculator
+from parity.models.discrete.llamagen import Transformer
 from parity.models.discrete.prompts import Prompts, compute_features
 from parity.train.loop import Job, Recipe, reduce_precision
 from parity.train.losses import make_distributions, measure_heads_at, measure_speculator
@@ -77,20 +77,18 @@ def build_draft(target: Transformer, layers: int, width: int) -> Transformer:
 def build(generator: Generator, kind: str, layers: int = 0, width: int = 0) -> tuple[nn.Module, dict[str, Any]]:
     """Build a speculator of a model, untrained, on its device; and the header of its file. Raises ParityError for a
     family that cannot have it."""
-    spec = generator.case.spec
     check_kind(generator, kind)
     if kind != "draft" and (layers or width):
         raise ParityError(f"--{'layers' if layers else 'width'}: allowed for draft alone; {kind} have the target's")
     loaded = generator.load_networks("ar")
     target: Any = loaded.nets["net"]
-    name = "transformer" if spec.family == "llamagen" else "model"
-    origin = {"target": generator.manifest["sha256"].get(name)}
     if kind == "draft":
         draft = build_draft(target, layers, width).to(generator.device)
         return draft, asdict(draft.config)
-    make = make_speculator if spec.family == "llamagen" else loaded.family.llama.make_speculator
-    net = make(kind, target.config).to(generator.device)
-    return net, (asdict(target.config) if spec.family == "llamagen" else {}) | origin
+    net = loaded.family.make_speculator(kind, target.config).to(generator.device)
+    sizes = asdict(target.config) if isinstance(target, Transformer) else {}  # a folder's config.json has them
+    transformer = weights.read_family(generator.case.spec.family)["files"][0]
+    return net, sizes | {"target": generator.manifest["sha256"].get(transformer)}
 
 
 def check_kind(generator: Generator, kind: str) -> None:
@@ -98,9 +96,7 @@ def check_kind(generator: Generator, kind: str) -> None:
     spec, model = generator.case.spec, generator.case.model
     if generator.kind != "discrete":
         raise ParityError(f"--model {model}: a model of {generator.kind} tokens; allowed: a model of image tokens")
-    allowed = [k for k in METHODS if k in weights.read_family(spec.family)["also"]]
-    if spec.family != "llamagen":
-        allowed.remove("draft")
+    allowed = weights.read_family(spec.family).get("trained", ())
     if kind not in allowed:
         smaller = "; a smaller model of the family can be its draft model, as files.draft" if kind == "draft" else ""
         raise ParityError(

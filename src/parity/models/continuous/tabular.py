@@ -40,12 +40,6 @@ class Mixture(NamedTuple):
         i = prefix.shape[1]
         return self.means[k, i] + temperature * self.scales[k, i] * rng.standard_normal((len(w), self.means.shape[2]))
 
-    def density(self, prefix: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Compute p(x | prefix) [n] of one token x [n, D]."""
-        i = prefix.shape[1]
-        densities = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] by component
-        return (self.posterior(prefix) * densities).sum(1)
-
     def rosenblatt(self, x: np.ndarray) -> np.ndarray:
         """Compute u [n, L D] of samples x [n, L, D]: each coordinate's CDF given the coordinates before it."""
         n, L, D = x.shape

@@ -5,6 +5,8 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
 
     FAMILY = {
         "files": parts that a published model must have; "also": those that it may have,
+        "trained": speculators that `parity train` makes for it,
+        "stand_in_drafter": the stand-in of its drafter, unless it is "eagle_drafter",
         "embedded": files of the embedded model by part, {} if there is none,
         "network": sizes that are known before the files are: vocab, the number of codes, and grid, tokens a side, or
             rows and columns of codes, line and end, tokens that the grammar forces after a row and after the last,
@@ -23,7 +25,8 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
     groups(nets) -> bool [G, V]                                      tokens that look alike
     encoder(manifest, device)(captions) -> inputs                    what `condition` reads of a batch
     to_pixels(images) -> uint8 [n, H, W, 3]                        if it rounds in its own way
-    embed_prompts(net, inputs, guided) -> Prompts                  if speculators can be trained for it
+    embed_prompts(net, inputs, guided) -> Prompts                  if speculators can be trained for it,
+    make_speculator(part, config of the net) -> network            and this
     read_sizes(folder, pixels) -> sizes                            for `parity models add`, of a folder of transformers;
     read_sizes(shapes, grid), stride(shapes) -> pixels a token     of tensors in a layout of its own
     read_published(part, path, spec) -> (tensors, sizes) or None   of drafters released under other names

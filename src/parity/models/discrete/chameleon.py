@@ -23,7 +23,7 @@ from parity.base.files import header
 from parity.base.weights import check_fit, load_built, read_shapes, skip_filling, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import llama
-from parity.models.discrete.llama import condition, embed_prompts, groups, images  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, images, make_speculator  # noqa: F401
 from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count_blocks, diffusion_name, put_channels_first
 from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
@@ -31,6 +31,8 @@ from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
     "also": ("vq", "drafter", "draft", "heads"),  # without "vq", the model's folder must hold its image tokenizer
+    "trained": ("heads", "drafter"),
+    "stand_in_drafter": "anole_drafter",
     "embedded": {},
     "model_types": ("chameleon",),
     # These are Lumina-mGPT's at 768 pixels. `line` and `end` count tokens after a row and an image; Anole has line 0.

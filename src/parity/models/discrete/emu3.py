@@ -15,13 +15,14 @@ from torch import nn
 
 from parity.base.errors import ParityError
 from parity.models.discrete import llama
-from parity.models.discrete.llama import condition, embed_prompts, groups, images  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, images, make_speculator  # noqa: F401
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
     # "vq" is a folder of the vision tokenizer alone; without it the model's folder must hold that
     "also": ("vq", "drafter", "draft", "heads"),
+    "trained": ("heads", "drafter"),
     "embedded": {},
     "model_types": ("emu3",),
     "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # its images have 720 pixels a side

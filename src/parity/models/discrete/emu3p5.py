@@ -21,12 +21,13 @@ from parity.base.errors import ParityError
 from parity.base.weights import read_shapes
 from parity.models.discrete import llama
 from parity.models.discrete.chameleon import load_vqgan
-from parity.models.discrete.llama import condition, embed_prompts, groups, images  # noqa: F401
+from parity.models.discrete.llama import condition, embed_prompts, groups, images, make_speculator  # noqa: F401
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model", "vq"),
     "also": ("drafter", "draft", "heads"),
+    "trained": ("heads", "drafter"),
     "embedded": {},
     "model_types": ("Emu3",),
     "network": {"vocab": 131072, "rows": 64, "columns": 64, "line": 1},  # its images have 1,024 pixels a side

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.weights import read_shapes
 from parity.models.discrete import llama, vq
-from parity.models.discrete.llama import Llama, condition, embed_prompts  # noqa: F401
+from parity.models.discrete.llama import Llama, condition, embed_prompts, make_speculator  # noqa: F401
 from parity.models.discrete.vq import mark_above_median
 from parity.models.discrete.vq import truncate_to_pixels as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("model",),
     "also": ("drafter", "draft", "heads"),
+    "trained": ("heads", "drafter"),
     "embedded": {},
     "model_types": ("janus", "multi_modality"),
     "network": {"vocab": 16384, "rows": 24, "columns": 24},

@@ -43,6 +43,7 @@ from parity.models.discrete.t5 import read_encoder
 FAMILY: dict[str, Any] = {  # see models.discrete
     "files": ("transformer", "vq", "text"),
     "also": ("clip", "drafter", "draft", "heads"),
+    "trained": ("heads", "draft", "drafter"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},
     "network": {"vocab": 16384, "grid": 16},
     "sizes": {  # a configuration may give these fields of LlamaGenConfig; defaults are XL's for captions at 256 pixels
