@@ -17,7 +17,10 @@ HOLDER += "; sys.stdin.read()"
 ASK = "import sys; from parity.base.fork_server import ask; code = ask('probe', sys.argv[1:])"
 ASK += "; sys.exit(99 if code is None else code)"
 PROBE = """
-import os, sys, time
+import atexit, os, sys, time
+if sys.argv[1:] == ["words"]:
+    atexit.register(print, "handled")
+    raise SystemExit("said")
 print(os.getcwd(), os.environ["PROBE"], *sys.argv[1:], "torch" in sys.modules, "parity.base.files" in sys.modules)
 print("to stderr", file=sys.stderr)
 if sys.argv[1:] == ["fail"]:
@@ -70,6 +73,12 @@ def test_a_copy_has_the_files_folder_words_and_code_of_the_one_that_asked(probe,
     with probe(str(code)) as run:
         out, errors = run.communicate()
     assert (run.returncode, out, errors) == (code, f"{tmp_path} here {code} True False\n", "to stderr\n")
+
+
+def test_handlers_run_at_the_end_and_words_are_an_error(probe):
+    with probe("words") as run:
+        assert run.communicate() == ("handled\n", "said\n")
+    assert run.returncode == 1
 
 
 def test_an_error_is_a_traceback_and_a_death_is_the_same_death(probe):

@@ -10,6 +10,7 @@ ends, and its copies with it.
     python -m parity.base.fork_server FD    the server: it listens on the socket FD for as long as its stdin is open
 """
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -22,8 +23,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 NAME = "PARITY_FORK_SERVER"  # variable of the environment: the server's Python and address
 LIBRARIES = ("torch", "scipy.stats", "pandas", "pydantic", "transformers.models.llama.modeling_llama")
@@ -186,6 +188,27 @@ def prepare(request: dict[str, Any], files: list[int]) -> Command:
     return Command(request["module"], request["words"])
 
 
+def run_and_exit(command: Command) -> NoReturn:
+    """Run a command in this process, a copy of the server, and end it right after the exit handlers, as multiprocessing
+    ends its own: Python would first free one by one what the libraries have made, for more than a second."""
+    code: object = 1
+    try:
+        command.run()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    with contextlib.suppress(OSError, ValueError):  # a pipe whose reader is gone; a stream that is closed
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code or 0)
+
+
 def main() -> None:
     """Import the libraries that are there, and serve."""
     listener, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
@@ -198,7 +221,7 @@ def main() -> None:
     finally:
         if os.getpid() == served:
             shutil.rmtree(folder, ignore_errors=True)
-    command.run()
+    run_and_exit(command)
 
 
 if __name__ == "__main__":
