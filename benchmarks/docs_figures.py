@@ -252,7 +252,7 @@ def format_budgets(t: pd.DataFrame) -> str:
     lossless = {pair: r for pair, r in widest.items() if r.claim == "lossless"}
     for pair, r in sorted(lossless.items(), key=lambda one: -one[1].gain):
         cells = [by_budget[b].get(pair) for b in BUDGETS]
-        spent = [f"{format_passes(c)}, {c.gain:.1f}×" if c else "no such setting" for c in cells]
+        spent = [f"{format_passes(c)}, {c.gain:.1f}×{name_coupling(c)}" if c else "no such setting" for c in cells]
         lines.append((f"`{r.method}`{mark(r)}", *spent))
     lossy = sorted((r for r in widest.values() if r.claim == "lossy"), key=lambda r: -r.gain)
     ends = " to ".join(f"{format_passes(r)} and {r.gain:.1f}× (`{r.method}`)" for r in (lossy[0], lossy[-1]))
@@ -262,6 +262,11 @@ def format_budgets(t: pd.DataFrame) -> str:
         f" the table of [every decoder](decoders.md). Lossy methods, within {BUDGETS[-1]} nodes: {ends}."
     )
     return f"{format_table(lines)}\n\n{note}"
+
+
+def name_coupling(row: Any) -> str:
+    """Name a coupling that does not make plain decoding's images; "" without one."""
+    return ", `coupling=maximal`" if json.loads(row.options).get("coupling") == "maximal" else ""
 
 
 def format_fastest(t: pd.DataFrame) -> str:

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -289,19 +288,6 @@ def format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def list_costs_of_nodes(forwards: list[Row]) -> list[Row]:
-    """List for each network and batch the time of a pass over more tokens, in passes over one token."""
-    costs = []
-    for key in dict.fromkeys((row["network"], row["compiled"], row["batch"]) for row in forwards):
-        times: dict[int, list[float]] = {}
-        for row in forwards:
-            if (row["network"], row["compiled"], row["batch"]) == key:
-                times.setdefault(row["window"], []).append(row["ms"])
-        ratios = {f"{n} tokens": fmean(ms) / fmean(times[1]) for n, ms in times.items() if n > 1}
-        costs.append({"network": key[0], "compiled": key[1], "batch": key[2], **ratios})
-    return costs
-
-
 def format_runs(runs: list[dict[str, Any]]) -> str:
     """Format the results of runs as sections of the page docs/results/gpu.md, which says first if no GPU was
     measured."""
@@ -309,15 +295,14 @@ def format_runs(runs: list[dict[str, Any]]) -> str:
     head += " on 2026-11-25 and 2026-11-26, at commits before a6f45a82.\n\n"
     if not any(run["measured"] for run in runs):
         head += (
-            "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
+            "**Not measured**: there was no GPU. The command ran its small networks and options on a CPU, to show"
             " that it runs; the figures say nothing about any GPU.\n\n"
         )
     head += (
-        "The 7 billion parameters of this section have LlamaGen's layers. No network of the sizes of Emu3 (fewer keys"
-        "\nthan queries) is here. Every forward and every decoder, at its default options, so that budgets differ:"
+        "The host's launches take most of their time, so they differ more by chance than by tokens: all are in"
         "\ndocs/figures/gpu-passes.json and gpu-compiled.json.\n"
     )
-    parts = [f"\n### Run {i}\n\n{format_run(run)}" for i, run in enumerate(runs, 1)]
+    parts = [f"\n{format_run(run)}" for run in runs if run["others"] or not run["measured"]]
     return head + "".join(parts) + f"\n## What papers print\n\n{PAPERS}"
 
 
@@ -329,13 +314,11 @@ def format_run(run: dict[str, Any]) -> str:
     text += ".\n"
     if run["left out"]:
         text += f"Left out: {'; '.join(run['left out'])}.\n"
-    sections = {
-        "What more tokens cost": list_costs_of_nodes(run["forwards"]),
-        "Continuous models and text, batch 1": run["others"],
-    }
-    if not run["measured"]:
-        return text
-    return text + "".join(f"\n#### {title}\n\n{format_table(rows)}" for title, rows in sections.items() if rows)
+    return (
+        text
+        if not run["measured"]
+        else f"{text}\n### Continuous models and text, batch 1\n\n{format_table(run['others'])}"
+    )
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def wrap_label(name: str, width: int = 30) -> str:
     return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 
-SIDES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # of a mark
+SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1))  # of a mark
 CROWDED = 30  # marks
 
 
@@ -134,13 +134,27 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
     below lists all that is drawn, in `columns`."""
     figure.draw_without_rendering()  # so that the limits of the axes are final
     for ax, named in ((ax, named) for ax, named in points.items() if named):
-        texts = [ax.text(p.x, p.y, p.name, size=8, color=shade(p.colour, -0.28), in_layout=False) for p in named]
-        centres = ax.transData.transform([point[:2] for point in named])
+        x, y = zip(*(point[:2] for point in named), strict=True)
         radii = np.array([[[point.radius * figure.dpi / 72]] for point in named])
-        edges = (centres[:, None] + radii * SIDES).reshape(-1, 2)
-        x, y = ax.transData.inverted().transform(edges).T
+        edges = ax.transData.transform(np.c_[x, y])[:, None] + radii * SIDES  # [points, sides, 2]
+        edges = ax.transData.inverted().transform(edges.reshape(-1, 2)).reshape(edges.shape)
+        texts = [
+            ax.text(*right, point.name, size=8, color=shade(point.colour, -0.28), va="center", in_layout=False)
+            for right, point in zip(edges[:, 0], named, strict=True)
+        ]
         arrow = {"arrowstyle": "-", "lw": 0.5, "color": GREYS[1]}
-        adjust_text(texts, x, y, ax=ax, iter_lim=200, arrowprops=arrow)
+        others = edges.reshape(-1, 2).T
+        adjust_text(
+            texts,
+            *others,
+            target_x=x,
+            target_y=y,
+            ax=ax,
+            avoid_self=False,
+            iter_lim=500,
+            force_text=(0.3, 0.6),
+            arrowprops=arrow,
+        )
     handles = {text: h for ax in figure.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
     if legend and handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
