@@ -314,11 +314,9 @@ def format_run(run: dict[str, Any]) -> str:
     text += ".\n"
     if run["left out"]:
         text += f"Left out: {'; '.join(run['left out'])}.\n"
-    return (
-        text
-        if not run["measured"]
-        else f"{text}\n### Continuous models and text, batch 1\n\n{format_table(run['others'])}"
-    )
+    if not run["measured"]:
+        return text
+    return f"{text}\n### Continuous models and text, batch 1\n\n{format_table(run['others'])}"
 
 
 @contextmanager

@@ -139,21 +139,14 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
         edges = ax.transData.transform(np.c_[x, y])[:, None] + radii * SIDES  # [points, sides, 2]
         edges = ax.transData.inverted().transform(edges.reshape(-1, 2)).reshape(edges.shape)
         texts = [
-            ax.text(*right, point.name, size=8, color=shade(point.colour, -0.28), va="center", in_layout=False)
+            ax.text(
+                right[0], right[1], point.name, size=8, color=shade(point.colour, -0.28), va="center", in_layout=False
+            )
             for right, point in zip(edges[:, 0], named, strict=True)
         ]
-        arrow = {"arrowstyle": "-", "lw": 0.5, "color": GREYS[1]}
-        others = edges.reshape(-1, 2).T
+        lines = {"target_x": x, "target_y": y, "arrowprops": {"arrowstyle": "-", "lw": 0.5, "color": GREYS[1]}}
         adjust_text(
-            texts,
-            *others,
-            target_x=x,
-            target_y=y,
-            ax=ax,
-            avoid_self=False,
-            iter_lim=500,
-            force_text=(0.3, 0.6),
-            arrowprops=arrow,
+            texts, *edges.reshape(-1, 2).T, ax=ax, avoid_self=False, force_text=(0.3, 0.6), iter_lim=500, **lines
         )
     handles = {text: h for ax in figure.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
     if legend and handles:
