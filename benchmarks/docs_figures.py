@@ -190,7 +190,7 @@ def show_timed(row: dict[str, Any]) -> Entry:
 SPEED_COLUMNS = [  # of image methods: timed speeds and predicted ones apart
     *IMAGE_COLUMNS[:4],
     Column("One image, timed", show_timed, ""),
-    Column("the same, predicted", lambda row: Entry(f"{row['speedup_single_predicted']:.2f}×"), ""),
+    Column("One image, predicted", lambda row: Entry(f"{row['speedup_single_predicted']:.2f}×"), ""),
 ]
 
 

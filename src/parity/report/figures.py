@@ -213,7 +213,7 @@ def draw_speed(rows: pd.DataFrame, x: str) -> Drawing | None:
     methods = data[~is_plain(data)]
     if methods.empty:
         return None
-    figure = Figure(figsize=(6.6, 4.6), layout="constrained")
+    figure = Figure(figsize=(6.6, 5.4), layout="constrained")
     ax = figure.subplots()
     names: dict[Any, Named] = {}
     for kind, colour, marked in split_by_verdict(methods):
