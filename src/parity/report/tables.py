@@ -242,11 +242,13 @@ ORIGINS = {"paper": "", "account": "from others' account", "project": "ours", "m
 
 
 def find_mark(row: SummaryRow) -> str:
-    """Find the mark beside a method's name, such as "ours" or "lossless form ours"; "" if it is built from its
-    paper."""
+    """Find the mark beside a method's name, such as "ours", "lossless form ours" or "a lossy variant"; "" if it is
+    built from its paper."""
     origin = row.get("origin", "paper")
     declared = declaration(row["kind"], row["method"])
     mark = (declared.MARK if row.get("claim") == declared.CLAIM else "") or ORIGINS[origin]
+    if not mark and row.get("claimant") == "project" and (row.get("claim"), declared.CLAIM) == ("lossy", "lossless"):
+        return "a lossy variant"
     if origin != "project" and row.get("claimant") == "project" and row.get("claim") == "lossless":
         return "; ".join(filter(None, [f"lossless form {declared.EXACT_BY}", mark]))
     return mark
