@@ -42,7 +42,8 @@ def keep_verdict(file: Path) -> None:
 
 def read_reports(results: Path) -> list[dict[str, Any]]:
     """Read the reports, each with the rows of its verdict.json in a folder ([] for one that was not run), which say
-    whether field.yaml sets their sequences, and why it was not run."""
+    whether field.yaml sets their sequences, why it was not run, and whether the function was called outside of its
+    package (`borrowed`)."""
     reports = yaml.safe_load((HERE / "reports.yaml").read_text(encoding="utf-8"))
     for one in reports:
         file = results / one["name"] / "verdict.json"
@@ -50,6 +51,8 @@ def read_reports(results: Path) -> list[dict[str, Any]]:
         if one["rows"] and (error := one["rows"][0].get("error")):
             one |= {"rows": [], "why": error.partition(";")[0]}
         one.setdefault("expect", "lossy")
+        adapter = HERE / one["name"] / "adapter.py"
+        one["lifted"] = adapter.exists() and "import borrowed\n" in adapter.read_text(encoding="utf-8")
         about = HERE / one["name"] / "field.yaml"
         cases = yaml.safe_load(about.read_text(encoding="utf-8"))["cases"] if one["rows"] else {}
         for row in one["rows"]:
@@ -72,11 +75,6 @@ def split_remade(reports: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], l
     return [one for one in reports if not one.get("remade")], [one for one in reports if one.get("remade")]
 
 
-def is_lifted(report: dict[str, Any]) -> bool:
-    """Return whether the reported function was called outside of its package (`borrowed`)."""
-    return "import borrowed\n" in (HERE / report["name"] / "adapter.py").read_text()
-
-
 def count_distinct(controls: list[dict[str, Any]]) -> int:
     """Count the samples of controls: two that have the same bound, to twelve digits, and as many sequences are one
     sample, which the same generator and seed drew."""
@@ -92,6 +90,11 @@ def bound_rate(rejected: int, n: int) -> float:
 def list_faults(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """List the reports of faults, not mistaken ones, that were run."""
     return [one for one in reports if one["rows"] and one["expect"] == "lossy"]
+
+
+def count_lifted(reports: list[dict[str, Any]]) -> int:
+    """Count the faults of which the reported function alone was run."""
+    return sum(bool(one.get("lifted")) for one in list_faults(reports))
 
 
 def list_missed(reports: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
@@ -120,7 +123,7 @@ def write_counts(reports: list[dict[str, Any]]) -> str:
     counts = {
         "unseen run": run,
         "unseen found": run - len(missed),
-        "unseen run as a function alone": sum(map(is_lifted, list_faults(unseen))),
+        "unseen run as a function alone": count_lifted(unseen),
         "unseen not run": sum(not one["rows"] for one in unseen),
         "controls rejected": rejected,
         "distinct controls": distinct,
@@ -144,7 +147,7 @@ def write_summary(reports: list[dict[str, Any]]) -> list[str]:
     return [
         f"- Known while the conditions were chosen: {count_found(seen)}",
         f"- Not read by us before, and listed before any was run: {count_found(unseen)} Not run: {n_left_out}.",
-        f"  Of {sum(map(is_lifted, list_faults(unseen)))} of them the reported function alone was run.",
+        f"  Of {count_lifted(unseen)} of them the reported function alone was run.",
         f"- Correct controls rejected: {rejected} of {distinct} distinct samples, so at most {most} %",
         f"  (95 % confidence): {len(controls)} runs of {len(controls) - len(again)} controls, {len(again)} on 2 seeds.",
         "  Runs with the same bound to twelve digits drew the same sequences. A control is that code without drafts,",

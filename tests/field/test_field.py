@@ -196,7 +196,13 @@ def test_the_page_of_reports_counts_misses_and_rejected_controls() -> None:
     remade = about | {"remade": True}
     reports = [
         about | {"name": "found", "rows": [row("default", "lossy"), *controls]},
-        about | {"name": "missed", "missed": "no such condition", "rows": [row("default", "certified", 0.1661)]},
+        about
+        | {
+            "name": "missed",
+            "missed": "no such condition",
+            "lifted": True,
+            "rows": [row("default", "certified", 0.1661)],
+        },
         about | {"name": "absent", "rows": [], "why": "needs a GPU"},
         about | {"name": "mistaken", "expect": "correct", "rows": [row("default", "certified")]},
         remade | {"name": "again", "rows": [row("default", "lossy"), row("default, without the fault", "certified")]},
@@ -209,6 +215,7 @@ def test_the_page_of_reports_counts_misses_and_rejected_controls() -> None:
     assert "| consistent, TV ≤ 0.167 |" in text  # as on the page of the field, whatever margin was asked
     assert "- Found: 1 of 2." in text
     assert "remade run,2\nremade found,1\n" in counts
+    assert "unseen run as a function alone,1\n" in counts
     assert "distinct controls,2" in counts
 
 
