@@ -165,7 +165,7 @@ def format_images(t: pd.DataFrame) -> str:
     table = table.replace(" on small models", "").replace("| Verdict |", "| Verdict, on small models |")
     groups = group_same(t[t["kind"] == "discrete"].to_dict("records"))
     repeats = " ".join(describe_same(group) for group in groups if group[1:])
-    repeats += " Groups that follow plain decoding differ by rounding." * (sum(map(follows_plain, groups)) > 1)
+    repeats += " These groups differ from one another by rounding." * (sum(map(follows_plain, groups)) > 1)
     note = f"{rows[0]['n']:.0f} prompts, {rows[0]['nfe']:.0f} tokens an image. {NOTE} {describe_clip(rows)} {repeats}"
     image = "![Speed of one image against the distance from the model's distribution](../headline.svg)\n\n"
     return f"{image * is_drawn}{table}\n\n{note.strip()}"

@@ -23,9 +23,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 NAME = "PARITY_FORK_SERVER"  # variable of the environment: the server's Python and address
 LIBRARIES = ("torch", "scipy.stats", "pandas", "pydantic", "transformers.models.llama.modeling_llama")
@@ -188,25 +187,25 @@ def prepare(request: dict[str, Any], files: list[int]) -> Command:
     return Command(request["module"], request["words"])
 
 
-def run_and_exit(command: Command) -> NoReturn:
-    """Run a command in this process, a copy of the server, and end it right after the exit handlers, as multiprocessing
-    ends its own: Python would first free one by one what the libraries have made, for more than a second."""
-    code: object = 1
+def run_and_exit(command: Command) -> None:
+    """Run a command in this process, a copy of the server, and have the process end once its threads and exit handlers
+    are done: Python would then free one by one what the libraries have made, for more than a second."""
+    code = 1
+
+    def end() -> None:
+        """End this process; registered first, so the last of the handlers."""
+        with contextlib.suppress(OSError, ValueError):  # a pipe whose reader is gone; a stream that is closed
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(end)
     try:
         command.run()
         code = 0
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    atexit._run_exitfuncs()
-    if not isinstance(code, int | None):
-        print(code, file=sys.stderr)
-        code = 1
-    with contextlib.suppress(OSError, ValueError):  # a pipe whose reader is gone; a stream that is closed
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code or 0)
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+        raise
 
 
 def main() -> None:

@@ -113,6 +113,7 @@ def name_figures(rows: pd.DataFrame) -> dict[str, str]:
 def show_groups(g: Gathered, columns: list[Column], caption: str, cost: bool = False) -> Iterator[Any]:
     """Yield a table of `columns` for each model and sampling settings, then what other figures of quality, or of
     `cost`, were measured."""
+    of_quality, of_cost = shared.split_figures(KIND)
     groups = list(g.select_rows(KIND).groupby(["model", "sampling"], sort=False))
     for (model, sampling), group in groups:
         if len(groups) > 1:
@@ -123,7 +124,7 @@ def show_groups(g: Gathered, columns: list[Column], caption: str, cost: bool = F
         yield show_table(rows, named, f"{caption} {shared.name_protocol(rows)}".strip())
         if cost:
             yield from show_serving(rows)
-        yield from shared.show_other_figures(KIND, rows, SHOWN, cost)
+        yield from shared.show_other_figures(KIND, rows, SHOWN | (of_quality if cost else of_cost))
 
 
 def show_serving(rows: list[dict[str, Any]]) -> Iterator[Details]:

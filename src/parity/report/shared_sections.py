@@ -54,15 +54,15 @@ def label_rows(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [row | {"label": name} for row, name in zip(records, make_labels(records), strict=True)]
 
 
-def show_other_figures(
-    kind: str, rows: list[dict[str, Any]], shown: set[str], cost: bool | None = None
-) -> Iterator[Details]:
-    """Yield a table of the measured figures that are not in `shown`, but times, which do not compare between jobs.
-    cost: only those of passes and speed, or only others."""
+def split_figures(kind: str) -> tuple[set[str], set[str]]:
+    """Split the names of the figures of a kind of model into those of quality, and those of passes and speed."""
+    cost = set(list_speeds(kind)).union(*(metrics(kind).get(module, ()) for module in COST))
+    return set(FIGURES | list_declared(kind)) - cost, cost
+
+
+def show_other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
+    """Yield a table of the measured figures that are not in `shown`, but times, which do not compare between jobs."""
     meanings = FIGURES | list_declared(kind)
-    if cost is not None:
-        of_cost = set(list_speeds(kind)).union(*(metrics(kind).get(module, ()) for module in COST))
-        meanings = {name: meaning for name, meaning in meanings.items() if (name in of_cost) == cost}
     measured = {n.removesuffix("_why") for row in rows for n in row if not is_missing(row[n])} - shown
     names = [name for name, meaning in meanings.items() if name in measured and meaning[1] != MEASURED]
     if names:
